@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from rankline.report.analysis import Analysis
+    from rankline.report.run_page import RunReport
     from rankline.serving.client import Client
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.training.run.checkpoint import Generation
@@ -102,9 +104,22 @@ class RunResult:
     source: str
     quality: Quality
     report: BenchmarkReport
+    analysis: "Analysis"
     prepared: "PreparedData"
     trained: "TrainedModel"
     ensemble: "ExportedEnsemble"
+
+    def report_of(self, steps: Sequence[tuple[str, str]]) -> "RunReport":
+        from rankline.report.run_page import RunReport
+
+        return RunReport(
+            ensemble=self.ensemble,
+            bench=self.report,
+            prepared=self.prepared,
+            trained=self.trained,
+            analysis=self.analysis,
+            steps=steps,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -183,6 +198,7 @@ def train(
     models = []
     first = recipe.train.seed
     with stages.stage("train") as progress:
+        progress.update(0, 1, "loading libraries")
         from rankline.runs.store import server
         from rankline.training.run.train import train as train_model
         from rankline.training.tracking import TrackingConfig
@@ -293,6 +309,17 @@ def describe_export(ensemble: "ExportedEnsemble") -> str:
     return f"{ensemble.path}, version {ensemble.version}: parity on {num_rows:,} rows"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Attributes:
+    served: the objective, computed from the served scores.
+    """
+
+    report: BenchmarkReport
+    served: float
+    analysis: "Analysis"
+
+
 def bench(
     server: Server,
     prepared: "PreparedData",
@@ -301,28 +328,57 @@ def bench(
     config: LoadConfig,
     *,
     progress: Progress = SILENT,
-) -> tuple[BenchmarkReport, float]:
-    """Score the held-out rows, check that the served quality matches the offline quality, then load-test the server.
-
-    Returns:
-        The report, and the objective computed from the served scores.
+) -> Measured:
+    """Score the held-out rows, check that the served quality matches the offline quality, analyze the scores, then
+    load-test the server.
     """
+    from rankline.report.analysis import Analysis, analyze
     from rankline.training.evaluation import objective_of, score_heads
 
     ensemble.check_made_from(prepared.manifest)
     heads, heldout = prepared.spec.heads, prepared.heldout()
     objective, served = objective_of(heads), dict[str, float]()
+    analyses: list[Analysis] = []
+
+    def in_order(client: "Client", scores: "NDArray[Any]") -> "NDArray[Any]":
+        by_output = client.schema.by_output(scores)
+        return _narrow(concat_outputs([by_output[name].reshape(len(scores), -1) for name in output_names(heads)]))
 
     def check_quality(client: "Client", scores: "NDArray[Any]") -> None:
-        labels = concat_outputs([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads])
-        by_output = client.schema.by_output(scores)
-        in_order = concat_outputs([by_output[name].reshape(len(scores), -1) for name in output_names(heads)])
-        served.update(score_heads(heads, *(a[:, 0] if a.shape[1] == 1 else a for a in (labels, in_order))))
+        labels = _narrow(concat_outputs([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads]))
+        served.update(score_heads(heads, labels, in_order(client, scores)))
         _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
+        progress.update(0, 1, "shuffling columns")
+        analyses.append(
+            analyze(
+                prepared,
+                heldout,
+                labels,
+                in_order(client, scores),
+                lambda rows: in_order(client, client.predict(select(rows, client.schema))),
+            )
+        )
+
+    from rankline.scoring.read_rows import select
 
     report = bench_rows(server, heldout, ensemble, batch_sizes, config, progress=progress, check=check_quality)
     quality = {**ensemble.offline_metrics, f"served_{objective.name}": served[objective.name]}
-    return replace(report, quality=quality), served[objective.name]
+    return Measured(report=replace(report, quality=quality), served=served[objective.name], analysis=analyses[0])
+
+
+def trained_by(run_id: str, path: Path) -> "TrainedModel | None":
+    """Return the model at `path` if this run trained it. Another run may have replaced it since."""
+    from rankline.workflows.schema.model_artifact import TrainedModel
+
+    try:
+        trained = TrainedModel.load(path)
+    except ArtifactError:
+        return None
+    return trained if trained.run_id == run_id else None
+
+
+def _narrow(values: "NDArray[Any]") -> "NDArray[Any]":
+    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def bench_rows(
@@ -394,17 +450,18 @@ def run(
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
             progress.update(1, 1, f"tritonserver on {server.url}")
         with stages.stage("bench") as progress:
-            report, served = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
-            progress.update(1, 1, describe_served(prepared, served))
+            found = bench(server, prepared, ensemble, batch_sizes, _SHORT, progress=progress)
+            progress.update(1, 1, describe_served(prepared, found.served))
     quality = Quality(
-        per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served=served, heads=prepared.spec.heads
+        per_seed=metrics, best_auc=prepared.spec.metadata.best_auc, served=found.served, heads=prepared.spec.heads
     )
     return RunResult(
         recipe=recipe,
         workspace=workspace,
         source=description,
         quality=quality,
-        report=report,
+        report=found.report,
+        analysis=found.analysis,
         prepared=prepared,
         trained=trained,
         ensemble=ensemble,

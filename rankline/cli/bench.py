@@ -1,5 +1,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +26,7 @@ from rankline.workflows.core.machine import busyness
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rankline.report.run_page import RunReport
     from rankline.serving.loadtest.report.report import BenchmarkReport
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.workflows.preprocess.prepared_data import PreparedData
@@ -98,10 +101,11 @@ def bench_command(
     earlier = find_report(against, uri) if against else None
     if ensemble.run_id:
         check_store(uri)
-    check_writable(workspace.report / "bench.json")
+    check_writable(workspace.bench / "bench.json")
     if busy := busyness():
         warn_busy(busy)
-    report = _measure(ensemble, data, workspace, sizes, config, url)
+    found = _measure(ensemble, data, workspace, sizes, config, url)
+    report = found.bench
     has_regressed = False
 
     def show() -> None:
@@ -110,7 +114,7 @@ def bench_command(
         has_regressed = earlier is not None and _compare(earlier, report, max_regression)
 
     with ExitStack() as at_end:  # a full disk must not lose the table, nor a closed pipe the report
-        at_end.callback(save_report, report, ensemble, workspace)
+        at_end.callback(save_report, found, workspace)
         at_end.callback(show)
         if json_file:
             write_json(report.to_dict(), json_file)
@@ -125,8 +129,9 @@ def _measure(
     batch_sizes: Sequence[int],
     config: LoadConfig,
     url: str | None,
-) -> "BenchmarkReport":
+) -> "RunReport":
     from rankline.api import pipeline
+    from rankline.report.run_page import RunReport
     from rankline.workflows.preprocess.prepared_data import PreparedData
 
     with (
@@ -134,13 +139,14 @@ def _measure(
         stages.stage("bench") as progress,
         server_for(workspace.ensemble, url, with_identity=True) as server,
     ):
-        if isinstance(data, PreparedData):
-            report, served = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=progress)
-            progress.update(1, 1, pipeline.describe_served(data, served))
-        else:
+        if not isinstance(data, PreparedData):
             report = pipeline.bench_rows(server, data, ensemble, batch_sizes, config, progress=progress)
             progress.update(1, 1, f"the scores of {data.num_rows:,} rows match those computed in this process")
-    return report
+            return RunReport(ensemble=ensemble, bench=report)
+        found = pipeline.bench(server, data, ensemble, batch_sizes, config, progress=progress)
+        progress.update(1, 1, pipeline.describe_served(data, found.served))
+    trained = pipeline.trained_by(ensemble.run_id, workspace.model)
+    return RunReport(ensemble=ensemble, bench=found.report, prepared=data, trained=trained, analysis=found.analysis)
 
 
 def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regression: float) -> bool:
@@ -152,12 +158,19 @@ def _compare(earlier: "BenchmarkReport", report: "BenchmarkReport", max_regressi
     return bool(comparison.regressions)
 
 
-def save_report(report: "BenchmarkReport", ensemble: "ExportedEnsemble", workspace: Workspace) -> None:
-    from rankline.runs.bench_reports import log_report
+def save_report(found: "RunReport", workspace: Workspace, *, of_run: bool = False) -> None:
+    """Write and log a report. The page of a run is report.html; that of a benchmark is named after its time."""
+    from rankline.runs.bench_reports import PageFile, curves_of, log_report
     from rankline.runs.store import catch_up, uri_of_run
 
     catch_up(workspace.root)
+    ensemble = found.ensemble
     uri = uri_of_run(ensemble.tracking_uri, workspace.root)
-    log_report(report, uri, ensemble.run_id, workspace.report)
-    logged = f"logged to MLflow run {ensemble.run_id}; " if ensemble.run_id else ""
-    say(f"{logged}page, table, JSON and plot are in {workspace.report}")
+    if ensemble.run_id:
+        found = replace(found, curves=curves_of(uri, ensemble.run_id))
+    path = workspace.report if of_run else workspace.bench / f"{datetime.now():%Y-%m-%d-%H%M%S}.html"
+    page = PageFile(path=path, make=found.page, is_of_run=of_run)
+    log_report(found.bench, uri, ensemble.run_id, workspace.bench, page)
+    if not of_run:
+        logged = f", also in MLflow run {ensemble.run_id[:8]}" if ensemble.run_id else ""
+        say(f"report: {path}{logged}")

@@ -4,7 +4,7 @@ import typer
 from rich.markup import escape
 
 from rankline.cli.options.arguments import JsonFile, check_writable
-from rankline.terminal.console import CONSOLE
+from rankline.terminal.console import CONSOLE, show
 
 if TYPE_CHECKING:
     from rankline.doctor.checks import Check
@@ -35,4 +35,4 @@ def doctor_command(json_file: JsonFile = None) -> None:
 
 def _print_check(check: "Check") -> None:
     mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[yellow]–[/]"
-    CONSOLE.print(f"{mark} {check.name:<16} {escape(check.detail)}", soft_wrap=True)
+    show(CONSOLE, f"{mark} {check.name:<16} {escape(check.detail)}")

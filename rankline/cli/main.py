@@ -4,17 +4,18 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer.core import TyperGroup
 
 from rankline.cli.bench import bench_command
 from rankline.cli.data import convert_command, import_command, init_command, prepare_command
 from rankline.cli.doctor import doctor_command
 from rankline.cli.export import export_command, image_command
+from rankline.cli.options.help import HelpCommand, HelpGroup
 from rankline.cli.options.recipe_options import RecipeCommand
 from rankline.cli.predict import predict_command, recommend_command
 from rankline.cli.run import run_command
@@ -32,12 +33,12 @@ from rankline.cli.versions import (
 from rankline.compat.sim.command import CONTEXT, sim_command
 from rankline.launch.worker import reject_multiprocess
 from rankline.recipes import available
-from rankline.terminal.console import ERRORS, format_error, say
+from rankline.terminal.console import ERRORS, format_error, say, show
 from rankline.terminal.silence import quiet_libraries, show_all
 from rankline.workflows.core.errors import RanklineError
 
 
-class _Group(TyperGroup):
+class _Group(HelpGroup):
     """A command group that prints user errors in one or two lines; --debug shows the traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -46,14 +47,13 @@ class _Group(TyperGroup):
         except (RanklineError, OSError) as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            ERRORS.print(f"[bold red]Error:[/] {escape(format_error(error))}", soft_wrap=True)
+            show(ERRORS, f"[bold red]Error:[/] {escape(format_error(error))}")
             raise typer.Exit(1) from None
 
 
 app = typer.Typer(
     cls=_Group,
-    help="From raw interactions to served scores, measured. Start with: **rankline run movielens**",
-    epilog="**Recipes**\n\n" + "\n\n".join(f"{name}: {recipe.summary}" for name, recipe in available().recipes.items()),
+    help="From raw rows to served scores, measured. Start with: rankline run movielens",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -89,33 +89,57 @@ def options(
     if verb is not None and verb not in _FOR_SEVERAL:
         reject_multiprocess(verb, os.environ)
     for problem in available().problems:
-        ERRORS.print(f"[bold yellow]Warning:[/] {escape(problem)}", soft_wrap=True)
+        show(ERRORS, f"[bold yellow]Warning:[/] {escape(problem)}")
 
 
-app.command("init")(init_command)
-app.command("run", cls=RecipeCommand)(run_command)
-app.command("prepare", cls=RecipeCommand)(prepare_command)
-app.command("convert")(convert_command)
-app.command("import")(import_command)
-app.command("sim", context_settings=CONTEXT)(sim_command)
-app.command("train", cls=RecipeCommand)(train_command)
-app.command("tune", cls=RecipeCommand)(tune_command)
-app.command("export")(export_command)
-app.command("serve")(serve_command)
-app.command("status")(status_command)
-app.command("versions")(versions_command)
-app.command("register")(register_command)
-app.command("promote")(promote_command)
-app.command("rollback")(rollback_command)
-app.command("image")(image_command)
-app.command("predict", context_settings={"ignore_unknown_options": True})(predict_command)
-app.command("recommend")(recommend_command)
-app.command("bench")(bench_command)
-app.command("runs")(runs_command)
-app.command("compare")(compare_command)
-app.command("sync")(sync_command)
-app.command("ui")(ui_command)
-app.command("doctor")(doctor_command)
+_COMMANDS: Mapping[str, Sequence[tuple[str, Callable[..., None], str]]] = {
+    "Start": [
+        ("init", init_command, "Inspect your own data and write a recipe for it"),
+        ("run", run_command, "Prepare, train, export, serve and measure"),
+        ("doctor", doctor_command, "Check what works on this machine"),
+    ],
+    "Steps": [
+        ("prepare", prepare_command, "Encode raw rows with an NVTabular workflow"),
+        ("train", train_command, "Train a model and track it in MLflow"),
+        ("tune", tune_command, "Search for better training or serving settings"),
+        ("export", export_command, "Export workflow and model as a Triton ensemble"),
+        ("serve", serve_command, "Run Triton on this machine until Ctrl-C"),
+        ("bench", bench_command, "Measure latency and throughput over gRPC"),
+    ],
+    "Use": [
+        ("predict", predict_command, "Score one row or a file"),
+        ("recommend", recommend_command, "Show the best items for a user"),
+    ],
+    "Versions": [
+        ("status", status_command, "Show the active versions"),
+        ("versions", versions_command, "List the exported versions of an ensemble"),
+        ("promote", promote_command, "Activate a version"),
+        ("rollback", rollback_command, "Return to an earlier version"),
+        ("register", register_command, "Register a version in MLflow's model registry"),
+        ("image", image_command, "Build a container image of the active version"),
+    ],
+    "Look": [
+        ("runs", runs_command, "List runs with their quality and speed"),
+        ("compare", compare_command, "Compare runs, with confidence intervals"),
+        ("ui", ui_command, "Open MLflow with charts of the runs"),
+        ("sync", sync_command, "Deliver what an unreachable MLflow server missed"),
+    ],
+    "Data": [
+        ("import", import_command, "Use data that is already encoded"),
+        ("convert", convert_command, "Convert prepared data to TFRecord or Parquet"),
+        ("sim", sim_command, "Run NVIDIA's SIM with its original parameters"),
+    ],
+}
+"""Purpose → its commands: name, function, and what it does in a few words."""
+_SETTINGS: Mapping[str, Any] = {"sim": CONTEXT, "predict": {"ignore_unknown_options": True}}
+_OF_RECIPE = ("run", "prepare", "train", "tune")
+HelpGroup.purposes = {
+    purpose: [(name, words) for name, _, words in commands] for purpose, commands in _COMMANDS.items()
+}
+HelpGroup.recipes = {name: recipe.summary for name, recipe in available().recipes.items()}
+for _name, _function, _words in (command for commands in _COMMANDS.values() for command in commands):
+    _kind = RecipeCommand if _name in _OF_RECIPE else HelpCommand
+    app.command(_name, cls=_kind, short_help=_words, context_settings=_SETTINGS.get(_name))(_function)
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ def run_command(
     rankline run movielens --download ml-latest-small --seeds 5 --json result.json
     """
     from rankline.api import pipeline
-    from rankline.terminal.summary import print_summary
+    from rankline.terminal.summary import next_commands, print_summary
 
     chosen = recipe_named(recipe).with_overrides(overrides)
     source = overrides.apply(SourceConfig())
@@ -59,7 +59,7 @@ def run_command(
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(chosen, source, workspace, stages, num_seeds=seeds, batch_sizes=sizes)
     with ExitStack() as at_end:  # a full disk must not lose the summary, nor a closed pipe the report
-        at_end.callback(save_report, result.report, result.ensemble, workspace)
+        at_end.callback(save_report, result.report_of(next_commands(result)), workspace, of_run=True)
         at_end.callback(print_summary, result, CONSOLE)
         if json_file:
             pipeline.write_json(result.to_dict(), json_file)

@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +12,7 @@ import typer
 from rankline.cli.options import completion
 from rankline.cli.options.arguments import JsonFile, Repository, WorkDir, check_writable
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
-from rankline.terminal.console import CONSOLE, note, say
+from rankline.terminal.console import CONSOLE, ERRORS, note, say
 from rankline.training.tracking.config import journals_of
 from rankline.training.tracking.journal import left_in
 from rankline.workflows.core.errors import ConfigError
@@ -83,20 +85,23 @@ def compare_command(
     if len(runs) < 2:
         raise ConfigError(f"expected at least 2 runs, got {len(runs)}. List them with: rankline runs")
     from rankline.api.pipeline import write_json
+    from rankline.report.comparison_page import comparison_page
     from rankline.runs.compare import compare_runs
     from rankline.runs.reader import open_reader
-    from rankline.runs.run_tables import print_run_comparison, to_html
+    from rankline.runs.run_tables import print_run_comparison
     from rankline.runs.store import uri_of
     from rankline.runs.summary import find_run
     from rankline.workflows.storage.artifacts import write_whole
 
     store = open_reader(uri_of(work_dir))
-    first, *others = [find_run(store, _run_of(named, repository)) for named in runs]
+    first, *others = [
+        replace(find_run(store, _run_of(named, repository)), called=named if "@" in named else "") for named in runs
+    ]
     comparisons = [compare_runs(store, first, other) for other in others]
     if json_file:
         write_json({"comparisons": [found.to_dict() for found in comparisons]}, json_file)
     if html:
-        write_whole(html, to_html(comparisons).encode())
+        write_whole(html, comparison_page(comparisons).html().encode())
     for number, found in enumerate(comparisons):
         if number:
             CONSOLE.print()
@@ -144,8 +149,9 @@ def ui_command(
     pages = lay_out(open_store(uri))
     if not pages:
         raise ConfigError(f"there are no runs in {uri}. Train a model: rankline run movielens")
-    note("waiting for MLflow …")
-    with serve_pages(uri, port) as (address, wait):
+    with ExitStack() as stack:
+        with ERRORS.status("waiting for MLflow"):
+            address, wait = stack.enter_context(serve_pages(uri, port))
         for name, path in pages.items():
             say(f"{name}  {address}{path}")
         if open_browser:

@@ -9,7 +9,7 @@ from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.overrides import Overrides, names_of
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace
-from rankline.terminal.console import CONSOLE, Stages, say
+from rankline.terminal.console import CONSOLE, Stages, say, show
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.optional_packages import require
@@ -135,7 +135,7 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
         say(f"  {name} {value}")
     if not tuned.choices:
         say("no trial was better than the recipe's own settings")
-    CONSOLE.print(f"[dim]train with them[/]  {tuned.command}", soft_wrap=True)
+    show(CONSOLE, f"[dim]train with them[/]  {tuned.command}")
     return tuned.to_dict()
 
 
@@ -175,7 +175,7 @@ def _tune_serving(
     if tuned.num_left:
         say(f"{tuned.num_left} more configurations were not tried: too slow without a batching delay, or out of time")
     say_active(ensemble)
-    CONSOLE.print(f"[dim]the same export[/]  {tuned.command}", soft_wrap=True)
+    show(CONSOLE, f"[dim]the same export[/]  {tuned.command}")
     return {**tuned.to_dict(), "version": ensemble.version, "is_active": ensemble.is_active}
 
 

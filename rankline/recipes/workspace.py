@@ -57,8 +57,13 @@ class Workspace:
         return self.root / self.recipe / "tune"
 
     @property
-    def report(self) -> Path:
+    def bench(self) -> Path:
         return self.root / self.recipe / "bench"
+
+    @property
+    def report(self) -> Path:
+        """Path of the page about the last run."""
+        return self.root / self.recipe / "report.html"
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:

@@ -1,7 +1,7 @@
 """Comparison of two runs: quality on the same rows, latency, throughput, and differing settings."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rankline.runs.bench_reports import read_report
@@ -9,9 +9,11 @@ from rankline.runs.reader import Reader
 from rankline.runs.summary import RunSummary, differences, validation_of
 from rankline.serving.loadtest.compare import Comparison, compare
 from rankline.serving.loadtest.compare import Difference as LoadDifference
+from rankline.serving.loadtest.report.report import BenchmarkReport
+from rankline.serving.loadtest.summary import number
 from rankline.training.evaluation import objective_of
 from rankline.training.evaluation.confidence import MEASURABLE, Difference, difference
-from rankline.training.evaluation.validation_scores import scored_alike
+from rankline.training.evaluation.validation_scores import ValidationScores, scored_alike
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.formatting import quality_figure, quality_interval
 from rankline.workflows.schema.targets import Head
@@ -56,20 +58,20 @@ class RunComparison:
     serving: Comparison | None
     differing: Mapping[str, list[str]]
     remarks: tuple[str, ...]
+    scored: tuple[ValidationScores, ...] = field(default=(), repr=False)
+    reports: tuple[BenchmarkReport, ...] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> str:
         if not self.quality:
-            said = [f"{self.after.short_id} against {self.before.short_id}: quality was not compared"]
+            said = [f"{self.after.label} against {self.before.label}: quality was not compared"]
         else:
             judged = self.quality[0]
             rows = f"{self.num_rows:,} {'' if self.is_paired else 'other '}rows"
             if not judged.found.is_sure:
-                said = [
-                    f"{self.after.short_id} is as good as {self.before.short_id}: {_SAME.format(rows)}, {judged.words}"
-                ]
+                said = [f"{self.after.label} is as good as {self.before.label}: {_SAME.format(rows)}, {judged.words}"]
             else:
-                said = [f"{self.after.short_id} is {judged.word} than {self.before.short_id}: {judged.words} on {rows}"]
+                said = [f"{self.after.label} is {judged.word} than {self.before.label}: {judged.words} on {rows}"]
             said += [
                 f"but significantly {one.word}: {one.words}"
                 for one in self.quality[1:]
@@ -113,27 +115,37 @@ def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunCom
     if before.run_id == after.run_id:
         raise ConfigError(f"{before.run_id} was passed twice. Pass two different runs; list them with: rankline runs")
     remarks: list[str] = []
-    quality, num_rows = _compared_quality(store, before, after, remarks)
+    scored = _scored(store, before, after, remarks)
+    quality, num_rows = _compared_quality(scored, remarks)
+    reports = _reports(store, before, after, remarks)
     return RunComparison(
         before=before,
         after=after,
         quality=quality,
         num_rows=num_rows,
         is_paired=all(one.found.is_paired for one in quality),
-        serving=_compared_serving(store, before, after, remarks),
+        serving=_compared_serving(reports, remarks),
         differing=differences([before, after]),
         remarks=tuple(remarks),
+        scored=scored,
+        reports=reports,
     )
 
 
-def _compared_quality(
-    store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]
-) -> tuple[tuple[QualityDifference, ...], int]:
-    scored = [validation_of(store, run) for run in (before, after)]
-    if lacking := [run.short_id for run, scores in zip((before, after), scored, strict=True) if scores is None]:
+def _scored(store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]) -> tuple[ValidationScores, ...]:
+    found = [validation_of(store, run) for run in (before, after)]
+    if lacking := [run.label for run, scores in zip((before, after), found, strict=True) if scores is None]:
         remarks.append(f"run {' and '.join(lacking)} has no stored scores of validation rows")
+        return ()
+    return tuple(scores for scores in found if scores is not None)
+
+
+def _compared_quality(
+    scored: Sequence[ValidationScores], remarks: list[str]
+) -> tuple[tuple[QualityDifference, ...], int]:
+    if not scored:
         return (), 0
-    first, second = (scores for scores in scored if scores is not None)
+    first, second = scored
     heads = scored_alike(first.heads, second.heads)
     if not heads:
         remarks.append("the runs were trained on different labels")
@@ -168,27 +180,31 @@ def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:
             yield name, metric.title, False
 
 
-def _compared_serving(store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]) -> Comparison | None:
+def _reports(store: Reader, before: RunSummary, after: RunSummary, remarks: list[str]) -> tuple[BenchmarkReport, ...]:
     reports = []
     for run in (before, after):
         if not run.serving.keys() - {"megabytes"}:
             remedy = "rankline bench" if run.version else "rankline export, then rankline bench"
-            remarks.append(f"run {run.short_id} has no latency because it was not measured: {remedy}")
+            remarks.append(f"run {run.label} has no latency because it was not measured: {remedy}")
             continue
         try:
             reports.append(read_report(store, run.run_id))
         except ArtifactError as error:
             remarks.append(str(error).rstrip("."))
-    if len(reports) < 2:
+    return tuple(reports) if len(reports) == 2 else ()
+
+
+def _compared_serving(reports: Sequence[BenchmarkReport], remarks: list[str]) -> Comparison | None:
+    if not reports:
         return None
+    before, after = reports
     try:
-        return compare(reports[0], reports[1], _MAX_REGRESSION)
+        return compare(before, after, _MAX_REGRESSION)
     except ConfigError as error:
         remarks.append(str(error).rstrip("."))
         return None
 
 
 def _loads_in_words(found: LoadDifference) -> str:
-    """Return a description such as "p50_ms at rows 1 0.62 → 0.58 (-6.5 %)"."""
-    load = found.load.replace("_", " ").replace("/", ", ")
-    return f"{found.figure} at {load} {found.before:,.4g} → {found.after:,.4g} ({found.change:+.1%})"
+    """Return a description such as "p50 ms, 1 row: 0.62 → 0.58 (-6.5 %, better)"."""
+    return f"{found.title}: {number(found.before)} → {number(found.after)} ({found.change:+.1%}, {found.verdict})"

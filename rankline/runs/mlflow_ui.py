@@ -17,7 +17,9 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, ViewType
 
+from rankline.runs.bench_reports import FIGURES
 from rankline.runs.store import ENGINE, MEGABYTES, VERSION
+from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.server.ports import choose_ports
 from rankline.training.evaluation import OBJECTIVES
 from rankline.training.tracking.upload import OPENS_ON_RUNS
@@ -27,7 +29,8 @@ from rankline.workflows.core.tracking_uri import with_credentials
 KEY = "rankline"
 _FOR_TRAINING = "workflowType=machine_learning"  # show the menu for runs and models, not for traces
 _TAG = f"mlflow.sharedViewState.{KEY}"
-_KEY_FIGURES = ("serving/p50_ms", "serving/p99_ms", "serving/rows_per_s", MEGABYTES)
+_FIGURES = (*(METRICS[name].title for name in FIGURES), MEGABYTES)
+_LOSSES = ("logloss", "rmse", "loss")
 
 
 def lay_out(client: MlflowClient) -> dict[str, str]:
@@ -40,7 +43,7 @@ def lay_out(client: MlflowClient) -> dict[str, str]:
                 if experiment.tags.get(name) != value:
                     client.set_experiment_tag(experiment.experiment_id, name, value)
             pages[experiment.name] = (
-                f"/#/experiments/{experiment.experiment_id}/runs?{_FOR_TRAINING}&viewStateShareKey={KEY}"
+                f"/#/experiments/{experiment.experiment_id}/runs?{_FOR_TRAINING}&compareRunsMode=CHART&viewStateShareKey={KEY}"
             )
     return pages
 
@@ -50,10 +53,9 @@ def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | Non
     if not runs:
         return None
     metrics = dict.fromkeys(name for run in runs for name in run.data.metrics)
-    judged = [f"valid_{objective.name}" for objective in OBJECTIVES if f"valid_{objective.name}" in metrics]
-    columns = [f"metrics.`model/{name}`" for name in judged]
-    columns += [f"metrics.`{name}`" for name in _KEY_FIGURES]
-    columns += [f"tags.`{name}`" for name in (ENGINE, VERSION, "data")]
+    judged = [title for title in dict.fromkeys([*(o.title for o in OBJECTIVES), "logloss"]) if title in metrics]
+    columns = [f"metrics.`{name}`" for name in (*judged, *_FIGURES[:-1])]
+    columns += [f"tags.`{name}`" for name in (VERSION, ENGINE, "data")]
     charts = list(_charts(judged, metrics))
     sections = dict.fromkeys(chart["metricSectionId"] for chart in charts)
     return {
@@ -72,21 +74,26 @@ def _state(client: MlflowClient, experiment: Experiment) -> dict[str, Any] | Non
 
 
 def _charts(judged: list[str], metrics: Mapping[str, None]) -> Iterator[dict[str, Any]]:
-    at_a_glance = [*(f"model/{name}" for name in judged), *_KEY_FIGURES]
-    over_rows = ["bench/p50_ms", "bench/p99_ms", "bench/rows_per_s"]
-    yield from (_chart("BAR", name, "at a glance") for name in at_a_glance if name in metrics)
-    yield from (_chart("LINE", name, "over epochs") for name in (*judged, "train_loss") if name in metrics)
-    for name in over_rows:
+    yield from (_chart("BAR", [name], "at a glance") for name in (*judged, *_FIGURES) if name in metrics)
+    for loss in _LOSSES:
+        for prefix in ("inner_", ""):
+            held_out = f"{prefix or 'valid_'}{loss}"
+            if held_out in metrics:
+                curves = [held_out, *[f"{prefix}train_loss"] * (loss != "rmse")]
+                yield _chart("LINE", curves, "learning curves")
+    if "steps/train_loss" in metrics:
+        yield _chart("LINE", ["steps/train_loss"], "learning curves")
+    for name in ("bench/p50_ms", "bench/p99_ms", "bench/rows_per_s"):
         if name in metrics:
-            yield {**_chart("LINE", name, "by rows per request"), "scaleType": "log", "xAxisScaleType": "log"}
+            yield {**_chart("LINE", [name], "by rows per request"), "scaleType": "log", "xAxisScaleType": "log"}
 
 
-def _chart(kind: str, metric: str, section: str) -> dict[str, Any]:
+def _chart(kind: str, metrics: list[str], section: str) -> dict[str, Any]:
     return {
         "type": kind,
-        "uuid": f"{section}-{metric}",
-        "metricKey": metric,
-        "selectedMetricKeys": [metric],
+        "uuid": f"{section}-{metrics[0]}",
+        "metricKey": metrics[0],
+        "selectedMetricKeys": metrics,
         "lineSmoothness": 0,
         "metricSectionId": section,
         "deleted": False,

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -79,6 +80,14 @@ class _File:
         if found := self._found(where, [run_id, OWN_ID, run_id]):
             return found[0]
         raise ArtifactError(f"{self.uri} cannot be read: Run with id={run_id} not found.")
+
+    def history(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
+        """Return (step, value) of each metric that the run has, in the order of steps; the last value of a step."""
+        where = f"run_uuid = ? AND NOT is_nan AND key IN ({','.join('?' * len(names))}) ORDER BY step, timestamp"
+        rows = self._ask(f"SELECT key, step, value FROM metrics WHERE {where}", [run_id, *names])
+        return {
+            name: list({step: (step, value) for key, step, value in rows if key == name}.values()) for name in names
+        }
 
     @contextmanager
     def artifact(self, run_id: str, path: str) -> Iterator[Path | None]:
@@ -161,6 +170,14 @@ class _Server:
         with self._explained():
             run = self._client.get_run(stored_id(self._client, run_id))
             return _stored(run, self._client.get_experiment(run.info.experiment_id).name)
+
+    def history(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
+        with self._explained():
+            found = {name: self._client.get_metric_history(run_id, name) for name in names}
+        return {
+            name: sorted({one.step: (float(one.step), one.value) for one in own if isfinite(one.value)}.values())
+            for name, own in found.items()
+        }
 
     @contextmanager
     def artifact(self, run_id: str, path: str) -> Iterator[Path | None]:

@@ -1,4 +1,4 @@
-"""Tables of runs and run differences, for the terminal and HTML pages."""
+"""Tables of runs and of their differences."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.serving.loadtest.report.html import Markup, joined, page, tag
 from rankline.serving.loadtest.summary import number
-from rankline.terminal.console import heading, print_table
+from rankline.terminal.bench_table import interval_of
+from rankline.terminal.console import heading, print_table, show
 from rankline.workflows.core.formatting import quality_figure, quality_interval
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Co
 
 
 def print_run_comparison(found: "RunComparison", console: Console) -> None:
-    console.print(f"[bold]{escape(found.verdict)}[/]", soft_wrap=True)
+    show(console, f"[bold]{escape(found.verdict)}[/]")
     for title, columns in tables_of(found):
         heading(console, title)
         print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
     for remark in found.remarks:
-        console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
+        show(console, f"[dim]{escape(remark)}[/]")
 
 
 def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]]]]:
     """Yield the title and columns (heading → cells) of each non-empty table of a run comparison."""
-    before, after = (run.short_id for run in (found.before, found.after))
+    before, after = (run.label for run in (found.before, found.after))
     if found.quality:
         rows = "the same rows" if found.is_paired else "other rows"
         quality = found.quality
@@ -69,11 +69,12 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
         yield (
             "serving",
             {
-                "": [f"{one.load.replace('_', ' ').replace('/', ', ')}: {one.figure}" for one in loads],
+                "": [one.title for one in loads],
                 before: [number(one.before) for one in loads],
                 after: [number(one.after) for one in loads],
                 "change": [f"{one.change:+.1%}" for one in loads],
-                "95 % interval": [f"{_share(one.low)} to {_share(one.high)}" for one in loads],
+                "95 % interval": list(map(interval_of, loads)),
+                "verdict": [one.verdict for one in loads],
             },
         )
     differing = {"name": [found.before.name, found.after.name], **found.differing}
@@ -85,24 +86,6 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
             after: [values[1] for values in differing.values()],
         },
     )
-
-
-def to_html(comparisons: "Sequence[RunComparison]") -> str:
-    first = comparisons[0].before
-    parts: list[Markup] = [tag("h1", f"{first.recipe}: runs against {first.short_id}, {first.name}")]
-    for found in comparisons:
-        parts.append(tag("h2", f"{found.after.short_id}, {found.after.name}"))
-        parts.append(tag("p", tag("strong", found.verdict), class_="verdict"))
-        for title, columns in tables_of(found):
-            parts += [tag("h3", title), tag("div", _html_table(columns), class_="wide")]
-        parts += [tag("p", remark, class_="soft") for remark in found.remarks]
-    return page(f"Runs of {first.recipe}", *parts)
-
-
-def _html_table(columns: dict[str, list[str]]) -> Markup:
-    head = tag("tr", *(tag("th", name) for name in columns))
-    lines = [tag("tr", *(tag("td", cell) for cell in cells)) for cells in zip(*columns.values(), strict=True)]
-    return tag("table", tag("thead", head), tag("tbody", joined(*lines)))
 
 
 def _titles(runs: "Sequence[RunSummary]") -> list[str]:
@@ -117,7 +100,3 @@ def _state(run: "RunSummary", active: frozenset[str]) -> str:
     if run.is_one_of(active):
         return "[green]active[/]"
     return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else f"{value:+.1%}"

@@ -34,6 +34,7 @@ class RunSummary:
         data, code: fingerprints of the training data and the code.
         own_id: id that the run started with, if its store was unreachable then.
         candidates: scores of the models that `auto` compared, with their spread and share in the chosen model.
+        called: name by which the user chose the run, such as movielens@3; empty for a run ID.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RunSummary:
     own_id: str = ""
     candidates: Mapping[str, str] = field(default_factory=dict, repr=False)
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
+    called: str = ""
 
     @classmethod
     def of(cls, run: StoredRun) -> "RunSummary":
@@ -79,6 +81,10 @@ class RunSummary:
     @property
     def short_id(self) -> str:
         return self.run_id[:SHORT_ID]
+
+    @property
+    def label(self) -> str:
+        return self.called or self.short_id
 
     def is_one_of(self, run_ids: Container[str]) -> bool:
         return self.run_id in run_ids or self.own_id in run_ids

@@ -8,41 +8,33 @@ from rich.markup import escape
 from rankline.serving.loadtest.compare import Comparison, Difference
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.loadtest.stats.percentiles import CONFIDENCE
-from rankline.serving.loadtest.summary import KEYS, Cell, checked, columns, conclusion, number, remarks
-from rankline.terminal.console import heading, print_table
+from rankline.serving.loadtest.summary import KEYS, Cell, checked, columns, conclusion, number, parts_ms, remarks
+from rankline.terminal.console import heading, print_table, show
 
-_MAX_COLUMNS = 4
 _MAX_REMARKS = 3
+_USELESS = 2.0  # a change of up to three times is not worth showing
 
 
 def print_report(report: BenchmarkReport, console: Console) -> None:
     how = f"{_how(report)} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence"
     heading(console, f"{report.model_name}: {how}")
-    console.print(f"[bold]{escape(conclusion(report))}[/]", soft_wrap=True)
+    show(console, f"[bold]{escape(conclusion(report))}[/]")
     _print_problems(report, console)
     _print_figures(report, console)
     _print_breakdown(report, console)
     for floor in report.floors:
-        console.print(
+        show(
+            console,
             f"a model that computes nothing, {floor.concurrency} in flight: {floor.requests_per_s:,.0f} requests/s, "
             f"{floor.client_cpu_ms:.3f} ms of client CPU time each",
-            soft_wrap=True,
         )
-
-
-def print_short_report(report: BenchmarkReport, console: Console) -> None:
-    """Print the key metrics of each load and any problems. The HTML page contains the full report."""
-    heading(console, f"{_how(report)} over gRPC, raw ids in, scores out")
-    _print_problems(report, console)
-    _print_table(report, lambda cell: escape(cell.text), console)
-    console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     heading(console, "compared with the earlier report")
     _print_differences(comparison, console)
     for note in _not_compared(comparison):
-        console.print(f"[dim]{escape(note)}[/]", soft_wrap=True)
+        show(console, f"[dim]{escape(note)}[/]")
     _print_verdict(comparison, console)
 
 
@@ -55,7 +47,7 @@ def _how(report: BenchmarkReport) -> str:
 
 def _print_problems(report: BenchmarkReport, console: Console) -> None:
     for problem in report.problems:
-        console.print(f"[bold red]{escape(problem)}[/]", soft_wrap=True)
+        show(console, f"[bold red]{escape(problem)}[/]")
 
 
 def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console: Console) -> None:
@@ -68,10 +60,10 @@ def _print_figures(report: BenchmarkReport, console: Console) -> None:
     _print_table(report, _figure, console)
     found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
     for remark in found[:_MAX_REMARKS]:
-        console.print(f"[dim]{escape(remark)}[/]", soft_wrap=True)
+        show(console, f"[dim]{escape(remark)}[/]")
     if (more := len(found) - _MAX_REMARKS) > 0:
-        console.print(f"[dim]{more} more remarks are on the page, bench.html[/]")
-    console.print(f"[dim]{checked(report)}[/]", soft_wrap=True)
+        console.print(f"[dim]{more} more remarks are on the page[/]")
+    show(console, f"[dim]{checked(report)}[/]")
 
 
 def _figure(cell: Cell) -> str:
@@ -79,8 +71,10 @@ def _figure(cell: Cell) -> str:
         return cell.text
     low, high = cell.bounds
     if low is None or high is None or not cell.value:
-        return f"{cell.text}\n[dim]±?[/]"
+        return cell.text
     share = max(high - cell.value, cell.value - low) / cell.value
+    if share > 1:
+        return f"{cell.text}\n[dim]±>100%[/]"
     return f"{cell.text}\n[dim]±{share:.1%}[/]" if share < 0.0995 else f"{cell.text}\n[dim]±{share:.0%}[/]"
 
 
@@ -88,27 +82,32 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     shown = [(result.load, result.breakdown) for result in report.bench if result.breakdown is not None]
     if not shown:
         return
-    heading(console, "breakdown of the request time, mean ms")
-    parts = [*shown[0][1].parts_ms(), "total"]
-    cells = {"": [escape(part) for part in parts]}
-    for load, breakdown in shown[:_MAX_COLUMNS]:
-        values = {**breakdown.parts_ms(), "total": breakdown.total_ms}
-        cells[load.words.replace(", ", "\n")] = [f"{values[part]:.3f}" if part in values else "" for part in parts]
-    print_table(console, cells)
+    heading(console, "where the time of a request goes, mean ms")
+    found = [parts_ms(breakdown) for _, breakdown in shown]
+    names = list(dict.fromkeys(name for parts in found for name in parts))
+    cells = {"": [escape(load.words) for load, _ in shown]}
+    cells |= {name: [f"{parts.get(name, 0.0):.3f}" for parts in found] for name in names}
+    print_table(console, {**cells, "total": [f"{sum(parts.values()):.3f}" for parts in found]})
 
 
 def _print_differences(comparison: Comparison, console: Console) -> None:
     found = comparison.differences
     columns = {
-        "load": [escape(one.load) for one in found],
-        "figure": [one.figure for one in found],
+        "": [escape(one.title) for one in found],
         "before": [number(one.before) for one in found],
         "now": [number(one.after) for one in found],
-        "change": [_percent(one.change) for one in found],
-        f"{CONFIDENCE:.0%} interval": [f"{_percent(one.low)} to {_percent(one.high)}" for one in found],
-        "": [_verdict(one, comparison.max_regression) for one in found],
+        "change": [f"{one.change:+.1%}" for one in found],
+        f"{CONFIDENCE:.0%} interval": list(map(interval_of, found)),
+        "verdict": [_verdict(one, comparison.max_regression) for one in found],
     }
-    print_table(console, columns, num_keys=2, left=2)
+    print_table(console, columns)
+
+
+def interval_of(found: Difference) -> str:
+    """Return the interval of a change, or a dash if a bound is unknown or too wide to say anything."""
+    if found.low is None or found.high is None or found.high > _USELESS:
+        return "–"
+    return f"{found.low:+.1%} to {found.high:+.1%}"
 
 
 def _not_compared(comparison: Comparison) -> Iterator[str]:
@@ -121,10 +120,10 @@ def _not_compared(comparison: Comparison) -> Iterator[str]:
 def _print_verdict(comparison: Comparison, console: Console) -> None:
     limit = f"{comparison.max_regression:.0%}"
     if count := len(comparison.inconclusive):
-        console.print(
+        show(
+            console,
             f"[yellow]{count} inconclusive: the interval includes the limit of {limit}. "
             "Measure longer with --min-duration-s[/]",
-            soft_wrap=True,
         )
     if count := len(comparison.regressions):
         console.print(f"[bold red]{count} worse by more than {limit}[/]")
@@ -135,8 +134,7 @@ def _print_verdict(comparison: Comparison, console: Console) -> None:
 def _verdict(found: Difference, bound: float) -> str:
     if found.regressed(bound):
         return "[bold red]worse[/]"
-    return "[yellow]worse?[/]" if found.may_have_regressed(bound) else ""
-
-
-def _percent(share: float | None) -> str:
-    return "?" if share is None else f"{share:+.1%}"
+    if found.may_have_regressed(bound):
+        return "[yellow]inconclusive[/]"
+    colors = {"better": "green", "worse": "yellow", "inconclusive": "dim"}
+    return f"[{colors[found.verdict]}]{found.verdict}[/]"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,19 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    Task,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.table import Column, Table
+from rich.progress import Progress, ProgressColumn, Task, TaskID
+from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from rankline.workflows.core.errors import RanklineError
@@ -36,28 +30,53 @@ SAID_EVERY_S = 15.0
 
 
 def say(text: str) -> None:
-    """Print text without interpreting markup or wrapping lines, so that a path can be copied."""
-    CONSOLE.print(text, markup=False, soft_wrap=True)
+    """Print text without interpreting markup."""
+    show(CONSOLE, escape(text))
 
 
 def note(text: str) -> None:
     """Print to standard error, so that standard output holds only results."""
-    ERRORS.print(text, markup=False, soft_wrap=True)
+    show(ERRORS, escape(text))
+
+
+def show(console: Console, text: str, key: str = "", indent: int = 0, *, always_wrap: bool = False) -> None:
+    """Print markup, wrapped between words so that paths stay whole and can be copied. Logs get unwrapped lines,
+    unless `always_wrap`.
+
+    `key` stands at the beginning of the first line, and all lines are indented by `indent`.
+    """
+    is_wrapped = console.is_terminal or always_wrap
+    lines = list(_wrapped(Text.from_markup(text), max(console.width - indent, 1) if is_wrapped else None))
+    for number, line in enumerate(lines):
+        begin = Text.from_markup(key) if number == 0 else Text()
+        begin.pad_right(max(indent - begin.cell_len, 0))
+        console.print(begin + line, soft_wrap=True)
+
+
+def _wrapped(text: Text, width: int | None) -> Iterator[Text]:
+    for line in text.split(allow_blank=True):
+        breaks, begin = [], 0
+        for word in re.finditer(r"\S+", line.plain):
+            if width and word.start() > begin and cell_len(line.plain[begin : word.end()]) > width:
+                begin = word.start()
+                breaks.append(begin)
+        for part in line.divide(breaks):
+            part.rstrip()
+            yield part
 
 
 def warn_busy(busy: str) -> None:
-    ERRORS.print(
-        f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of an idle one",
-        soft_wrap=True,
+    show(
+        ERRORS, f"[bold yellow]Warning:[/] the machine is busy ({busy}): figures will differ from those of an idle one"
     )
 
 
 def heading(console: Console, text: str) -> None:
-    console.print(f"\n[bold]{escape(text)}[/]", soft_wrap=True)
+    show(console, f"\n[bold]{escape(text)}[/]")
 
 
 def plain_table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0))
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
 
 
 def print_table(console: Console, columns: Mapping[str, Sequence[str]], *, num_keys: int = 1, left: int = 1) -> None:
@@ -99,7 +118,7 @@ class Display(Protocol):
 
 
 class Stages:
-    """A display of the stages of a run, one line each, with a progress bar for the current stage.
+    """A display of the stages of a run, one line each, with the progress of the current stage.
 
     If the output is not a terminal, each stage prints one line when it ends. In addition, it prints its state to
     standard error every `SAID_EVERY_S` seconds, so that a log shows the progress of long training.
@@ -107,18 +126,7 @@ class Stages:
 
     def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
         self._console = console
-        self._progress = Progress(
-            _Mark(finished_text="[green]✓"),
-            TextColumn("{task.description}", table_column=_whole()),
-            BarColumn(bar_width=10, table_column=_whole()),
-            TaskProgressColumn(table_column=_whole()),
-            TimeElapsedColumn(table_column=_whole()),
-            TextColumn(
-                "{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
-            ),
-            console=console,
-            expand=True,
-        )
+        self._progress = Progress(_Line(max(map(len, names))), console=console, expand=True)
         self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
         self._width = max(map(len, names))
 
@@ -139,7 +147,7 @@ class Stages:
 
         def line(console: Console, text: str) -> None:
             seconds = time.monotonic() - begin
-            console.print(f"{name:<{self._width}}  {seconds:6.1f} s  {text}", soft_wrap=True, markup=False)
+            show(console, escape(f"{name:<{self._width}}  {seconds:6.1f} s  {text}"))
 
         if self._console.is_terminal:
             yield _Stage(self._progress, task)
@@ -150,19 +158,29 @@ class Stages:
             line(self._console, reporter.note)
 
 
-class _Mark(SpinnerColumn):
-    """A progress column with a spinner that is blank until the stage starts."""
+class _Line(ProgressColumn):
+    """A stage as one line: percentage and time while it runs, time and result when it is done. Long notes wrap."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width, self._spinner = width, Spinner("dots", style="cyan")
 
     def render(self, task: Task) -> RenderableType:
-        return super().render(task) if task.started else Text(" ")
-
-
-def _whole() -> Column:
-    return Column(no_wrap=True, min_width=7)
+        name = f"{task.description:<{self._width}}"
+        if not task.started:
+            return Text(f"  {name}", style="dim")
+        mark: RenderableType = Text("✓", style="green") if task.finished else self._spinner.render(task.get_time())
+        done = "" if task.finished else "    " if task.total is None else f"{task.percentage:3.0f}%"
+        line = Table.grid(padding=(0, 1, 0, 0))
+        for _ in range(3):
+            line.add_column(no_wrap=True)
+        line.add_column(ratio=1)
+        line.add_row(mark, name, f"{done} {task.elapsed or 0:5.0f} s ".lstrip(), Text(task.fields["note"]))
+        return line
 
 
 class _Stage(ProgressSink):
-    """A progress sink that updates a stage's progress bar and periodically passes the progress to `say`."""
+    """A progress sink that updates a stage's line and periodically passes the progress to `say`."""
 
     def __init__(self, progress: Progress, task: TaskID, say: Callable[[str], None] | None = None) -> None:
         self._progress, self._task, self._say = progress, task, say

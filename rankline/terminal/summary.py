@@ -1,71 +1,55 @@
 """The results that commands print when they finish."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR
-from rankline.serving.loadtest.summary import conclusion
-from rankline.terminal.bench_table import print_short_report
-from rankline.terminal.console import heading, plain_table, print_table
+from rankline.serving.loadtest.summary import checked
+from rankline.terminal.console import heading, plain_table, print_table, show
+from rankline.training.evaluation import objective_of
 from rankline.workflows.core.formatting import quality_figure
 
 if TYPE_CHECKING:
-    from rankline.api.pipeline import Quality, RunResult
+    from rankline.api.pipeline import RunResult
     from rankline.registry.status import Status
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.workflows.schema.model_artifact import TrainedModel
 
 
+_INDENT = 12
+
+
 def print_summary(result: "RunResult", console: Console) -> None:
-    """Print the conclusion, then details on quality and latency, and suggested next commands."""
-    num_rows = result.prepared.manifest.details["rows"]["valid"]
-    heading(console, f"{result.recipe.name}: {_quality_in_words(result.quality)}; {conclusion(result.report)}")
-    heading(console, f"quality on {num_rows:,} validation rows")
-    print_quality(result.quality, console)
-    print_comparison(result.trained, console)
-    parameters = result.trained.manifest.details["num_parameters"]
-    console.print(f"[dim]{parameters['embedding']:,} embedding parameters, {parameters['other']:,} others[/]")
-    print_short_report(result.report, console)
-    print_engines(result.ensemble, console)
-    heading(console, "next")
-    for command, purpose in _next_commands(result):
-        console.print(f"  [bold]{command}[/]  [dim]# {purpose}[/]", soft_wrap=True)
+    """Print the verdict: quality against a simple baseline, speed, whether the served scores match, and what next."""
+    report, bench = result.report_of(()), result.report
+    heading(console, f"{result.recipe.name}, version {result.ensemble.version}: trained, served and measured")
+    console.print()
 
+    def pair(key: str, *lines: str) -> None:
+        for number, line in enumerate(lines):
+            show(console, line, f"  {key}" if number == 0 else "", _INDENT)
 
-def _quality_in_words(quality: "Quality") -> str:
-    """Return a description such as "served AUC 0.7751"."""
-    from rankline.training.evaluation import objective_of
-
-    return f"served {objective_of(quality.heads).title} {quality_figure(quality.served)}"
-
-
-def print_quality(quality: "Quality", console: Console) -> None:
-    """Print each metric and, for the objective, also the served value and the best attainable value."""
-    from rankline.training.evaluation import metric_names, objective_of
-
-    num_seeds = len(quality.per_seed)
-    table = plain_table()
-    table.add_column("")
-    table.add_column(f"model, mean of {num_seeds} seeds" if num_seeds > 1 else "model", justify="right")
-    table.add_column("scored by the server", justify="right")
-    if quality.best_auc is not None:
-        table.add_column("best attainable", justify="right")
-    objective = objective_of(quality.heads)
-    titles = {
-        name: metric.title if len(quality.heads) == 1 else f"{head.column}: {metric.title}"
-        for name, (head, metric) in metric_names(quality.heads).items()
-        if metric.title
-    }
-    for name, title in (({} if objective.name in titles else {objective.name: objective.title}) | titles).items():
-        if quality.has(f"valid_{name}"):
-            deviation = f" ± {quality_figure(quality.std(f'valid_{name}'))}" if num_seeds > 1 else ""
-            others = [quality.served, quality.best_auc] if name == objective.name else []
-            shown = [quality_figure(value) for value in others if value is not None]
-            table.add_row(escape(title), f"{quality_figure(quality.mean(f'valid_{name}'))}{deviation}", *shown)
-    console.print(table)
+    pair("quality", *map(escape, report.quality_lines()))
+    seeds = result.quality.per_seed
+    if len(seeds) > 1:
+        name = objective_of(result.quality.heads).name
+        mean, std = (quality_figure(find(f"valid_{name}")) for find in (result.quality.mean, result.quality.std))
+        pair("", f"{mean} ± {std} over {len(seeds)} seeds")
+    if compared := result.trained.manifest.details.get("compared"):
+        pair("", f"chosen: {escape(compared['reason'])}")
+    pair("speed", *map(escape, report.speed_lines()))
+    pair("served", f"{'[green]✓[/] ' * (not bench.problems)}{escape(checked(bench))}")
+    for problem in bench.problems:
+        pair("", f"[bold red]{escape(problem)}[/]")
+    if bench.busy:
+        pair("", f"[yellow]! the machine was busy ({escape(bench.busy)}): expect better speed on an idle one[/]")
+    console.print()
+    pair("report", f"{escape(str(result.workspace.report))}  [dim]charts and all figures[/]")
+    for number, (command, purpose) in enumerate(next_commands(result)):
+        show(console, f"[bold]{escape(command)}[/]  [dim]# {purpose}[/]", "  next" if number == 0 else "", _INDENT)
 
 
 def print_comparison(trained: "TrainedModel", console: Console) -> None:
@@ -82,23 +66,24 @@ def print_comparison(trained: "TrainedModel", console: Console) -> None:
         print_table(console, {"": names, compared["metric"]: spreads, "share": shares})
     for one in compared["candidates"]:
         if one["problem"]:
-            console.print(f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]", soft_wrap=True)
-    console.print(f"chosen: {compared['reason']}", soft_wrap=True)
+            show(console, f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]")
+    show(console, f"chosen: {compared['reason']}")
 
 
-def _next_commands(result: "RunResult") -> Iterator[tuple[str, str]]:
+def next_commands(result: "RunResult") -> list[tuple[str, str]]:
+    """Return commands that use what a run made, each with its purpose."""
     recipe, workspace = result.recipe.called, result.workspace
     repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
     work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
-    yield f"rankline ui{work_dir}", "compare runs"
-    yield f"rankline serve {recipe}{repository}", "keep serving"
+    found = [(f"rankline serve {recipe}{repository}", "keep serving")]
     if result.recipe.file is not None:
-        yield f"rankline predict {recipe} --input FILE{repository}", "score raw rows"
+        found.append((f"rankline predict {recipe} --input FILE{repository}", "score raw rows"))
     if result.prepared.item is not None:
         histories = result.prepared.histories()
         user = 1 if histories is None else histories[0][0].as_py()
         recommend = f"rankline recommend {recipe} --user {user} --top 10{work_dir}{repository}"
-        yield recommend, "recommend titles to a user"
+        found.append((recommend, "recommend titles to a user"))
+    return [*found, (f"rankline ui{work_dir}", "compare runs")]
 
 
 def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
@@ -114,12 +99,12 @@ def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:
 def print_engines(ensemble: "ExportedEnsemble", console: Console) -> None:
     details = ensemble.manifest.details
     steps = ", two steps" if len(details["native"]) > 1 else ""
-    console.print(f"engine {details['engine']}, {_runtime(details['native'])}{steps}", soft_wrap=True)
+    show(console, f"engine {details['engine']}, {_runtime(details['native'])}{steps}")
     if about := details.get("uncompiled"):
-        console.print(
+        show(
+            console,
             f"not compiled: {', '.join(about['operators'])}; the workflow runs through NVTabular and takes "
             f"{about['row_ms']:.1f} ms per row, compared with about 0.1 ms for a compiled plan",
-            soft_wrap=True,
         )
 
 
@@ -161,7 +146,7 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
     }
     print_table(console, {name: cells for name, cells in columns.items() if any(cells)})
     for line in (line for one in found for line in one.disagreements):
-        console.print(f"[bold yellow]{escape(line)}[/]", soft_wrap=True)
+        show(console, f"[bold yellow]{escape(line)}[/]")
 
 
 def _said(version: int | None, status: "Status") -> str:

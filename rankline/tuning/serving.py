@@ -36,7 +36,7 @@ from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.serving_config import VARIED, Measure, Reading, Trial, name_of, search, space
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 from rankline.serving.loadtest.summary import number
-from rankline.terminal.console import print_table
+from rankline.terminal.console import print_table, show
 from rankline.training.tracking import TrackingConfig, quiet
 from rankline.training.tracking.upload import client_of, experiment_id
 from rankline.workflows.core.errors import MissingExtraError, ServerError, ServingError
@@ -100,7 +100,7 @@ class ServingTuned:
         print_table(console, {name: [escape(cell) for cell in cells] for name, cells in columns.items()})
         for one in self.tried:
             if one.failure:
-                console.print(f"{name_of(one.config)} failed: {one.failure}", markup=False, soft_wrap=True)
+                show(console, escape(f"{name_of(one.config)} failed: {one.failure}"))
 
 
 def tune_serving(

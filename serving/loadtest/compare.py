@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.runs import Load, SearchResult
+from rankline.serving.loadtest.runs import Load, SearchResult, rows_in_words
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.workflows.core.errors import ConfigError
@@ -53,6 +53,19 @@ class Difference:
     @property
     def is_latency(self) -> bool:
         return self.figure.endswith("_ms")
+
+    @property
+    def title(self) -> str:
+        """The figure and its load, such as "p50 ms, 1 row"."""
+        return f"{_title(self.figure)}, {self.load}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the figure became "better" or "worse", or "inconclusive" if its interval includes no change."""
+        rises, falls = self.low is not None and self.low > 0, self.high is not None and self.high < 0
+        if not rises and not falls:
+            return "inconclusive"
+        return "better" if falls == self.is_latency else "worse"
 
     def regressed(self, bound: float) -> bool:
         """Whether the entire confidence interval of the change is worse than `bound`."""
@@ -117,7 +130,7 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
             if old.value and new.value:
                 differences.append(Difference.between(name, figure, old, new))
             not_reported += [
-                f"{name}, {figure}, {when}: {found.reason or 'no request was answered'}"
+                f"{_title(figure)}, {name}, {when}: {found.reason or 'no request was answered'}"
                 for when, found in (("before", old), ("now", new))
                 if not found.value
             ]
@@ -137,7 +150,7 @@ _Figures = dict[str, Estimate]
 def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
     if report.searches:
         return {
-            f"rows_{batch_size}, {report.slo}": {"highest_requests_per_s": _searched(search)}
+            f"{rows_in_words(batch_size)}, {report.slo}": {"highest_requests_per_s": _searched(search)}
             for batch_size, search in report.searches.items()
         }
     return {result.load: _measured(result) for result in report.bench}
@@ -174,7 +187,11 @@ def _remarks(before: BenchmarkReport, after: BenchmarkReport) -> Iterator[str]:
 def _name(load: Load | str) -> str:
     if isinstance(load, str):
         return load
-    return f"{load.name} ({load.arrivals})" if load.arrivals else load.name
+    return f"{load.words} ({load.arrivals})" if load.arrivals else load.words
+
+
+def _title(figure: str) -> str:
+    return METRICS[figure].title if figure in METRICS else "highest requests/s"
 
 
 def _listed(loads: dict[Load | str, _Figures]) -> str:

@@ -11,6 +11,10 @@ _LAG_SHARE = 0.25
 _LAG_MS = 1.0  # shorter delays are caused by the kernel
 
 
+def rows_in_words(batch_size: int) -> str:
+    return "1 row" if batch_size == 1 else f"{batch_size:,} rows"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Load:
     """The load offered to the server.
@@ -44,8 +48,11 @@ class Load:
 
     @property
     def words(self) -> str:
-        """Display name, such as “rows 16, concurrency 8”."""
-        return self.name.replace("_", " ").replace("/", ", ")
+        """Display name, such as “16 rows, 8 in flight” or “1 row at 200 requests/s”."""
+        rows = rows_in_words(self.batch_size)
+        if self.rate_per_s is not None:
+            return f"{rows} at {self.rate_per_s:,.0f} requests/s"
+        return rows if self.concurrency == 1 else f"{rows}, {self.concurrency} in flight"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from rankline.serving.loadtest.config import Slo
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.runs import rows_in_words as rows_in_words
+from rankline.serving.loadtest.server_breakdown import Breakdown
 from rankline.serving.loadtest.stats.metrics import CLOSED, METRICS, OPEN, Metric
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 
@@ -82,16 +84,27 @@ def conclusion(report: BenchmarkReport) -> str:
 
 def _figures_of(result: LoadResult) -> str:
     """Describe the results of a load, such as “1 row: p50 1.4 ms, 719 rows/s”."""
-    named = [f"{_rows(result.batch_size)}"]
-    named += [f"at {number(result.rate_per_s)} requests/s"] if result.rate_per_s is not None else []
-    named += [f"{result.concurrency} in flight"] if (result.concurrency or 1) > 1 else []
     levels = ("p50_ms",) if result.rate_per_s is None else ("p50_ms", "p99_ms")
     reached = [f"{METRICS[name].label} {number(ms)} ms" for name in levels if (ms := result.value(name)) is not None]
-    return f"{', '.join(named)}: {', '.join([*reached, f'{number(result.rows_per_s)} rows/s'])}"
+    return f"{result.load.words}: {', '.join([*reached, f'{number(result.rows_per_s)} rows/s'])}"
 
 
-def _rows(batch_size: int) -> str:
-    return "1 row" if batch_size == 1 else f"{batch_size:,} rows"
+def parts_ms(breakdown: Breakdown) -> dict[str, float]:
+    """Return the parts of the mean latency for people, in milliseconds.
+
+    Time outside all models is one part, since client and server count slightly different requests: its two halves can
+    be negative, and the sum is clipped at 0.
+    """
+    steps = breakdown.steps
+    sent_ms = sum(times.output_ms for times in steps.values())
+    names = {model: "features" if "_transform_" in model else "model" for model in steps}
+    names = dict.fromkeys(steps, "features and model") if len(steps) == 1 else names
+    return {
+        "client": breakdown.client_ms,
+        "network and gRPC": max(breakdown.network_ms + breakdown.remainder_ms + sent_ms, 0.0),
+        "queue": sum(times.queue_ms for times in steps.values()),
+        **{names[model]: times.input_ms + times.infer_ms for model, times in steps.items()},
+    }
 
 
 def remarks(results: Sequence[LoadResult]) -> Iterator[str]:
@@ -110,7 +123,7 @@ def checked(report: BenchmarkReport) -> str:
 
 def searched(report: BenchmarkReport) -> Iterator[str]:
     for batch_size, search in (report.searches or {}).items():
-        rows = _rows(batch_size)
+        rows = rows_in_words(batch_size)
         tried = f"{search.num_probes} rates tested"
         if search.rate_per_s is None:
             met = "no tested rate met the target"

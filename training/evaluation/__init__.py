@@ -68,6 +68,13 @@ def objective_of(heads: Sequence[Head]) -> Objective:
     return _OBJECTIVES[heads[0].task] if len(heads) == 1 else _OF_SEVERAL
 
 
+def key_figures(heads: Sequence[Head], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the objective and the logloss under their titles, which fit the columns of MLflow's tables."""
+    objective = objective_of(heads)
+    titles = {objective.name: objective.title, "logloss": METRICS["logloss"].title}
+    return {title: metrics[f"valid_{name}"] for name, title in titles.items() if f"valid_{name}" in metrics}
+
+
 def all_metrics() -> dict[str, Metric]:
     """Return all metrics by name: first Rankline's own, then those that installed packages provide.
 

@@ -18,7 +18,6 @@ from rankline.workflows.schema.tensors import concat_outputs
 FOLDER = "validation"
 """Directory among the artifacts of a run."""
 FILE = "scores.parquet"
-PICTURE = "quality.png"
 _HEADS = b"rankline.heads"
 
 
@@ -39,9 +38,7 @@ class ValidationScores:
         return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
 
     def write(self, directory: Path) -> None:
-        """Write each head's columns LABEL and LABEL_score to `FILE`, and plots to `PICTURE`, both in `directory`."""
-        from rankline.training.evaluation.plots import write_pictures
-
+        """Write each head's columns LABEL and LABEL_score to `FILE` in `directory`."""
         labels, scores = (_columns(values) for values in (self.labels, self.scores))
         columns: dict[str, pa.Array] = {}
         for head in self.heads:
@@ -54,7 +51,6 @@ class ValidationScores:
             )
         heads = json.dumps([head.entry() for head in self.heads])
         pq.write_table(pa.table(columns).replace_schema_metadata({_HEADS: heads}), directory / FILE)
-        write_pictures(self.heads, self.labels, self.scores, directory / PICTURE)
 
     @classmethod
     def read(cls, path: Path) -> "ValidationScores":

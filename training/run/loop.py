@@ -201,11 +201,12 @@ class TrainingRun:
 
     def _report(self, began: Mark, last: "_Sums") -> "_Sums":
         now, at = _Sums(self._throughput.mark(), self._finite_loss_sum(), self._trainer.added_sum()), self._at
-        note = f"epoch {at.epoch}/{self._span.epochs}, {self._throughput.since(began):,.0f} rows/s"
+        note = f"epoch {at.epoch}/{self._span.epochs}"
         if self._config.model.framework.learns_in_steps or at.batch == len(self._data.train):
             self._observer.on_log(at.step, self._figures(now, last))
             note += f", loss {self._epoch_loss(now):.4f}"
-        self._show(note + (self._reached(self._last) if self._last is not None else ""))
+        reached = self._reached(self._last) if self._last is not None else ""
+        self._show(f"{note}{reached}, {self._throughput.since(began):,.0f} rows/s")
         return now
 
     def _figures(self, now: "_Sums", last: "_Sums") -> dict[str, float]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rankline.training.tracking import RunLog
 
 _WARMUP_STEPS = 10  # tracing, compiling and filling caches
-_SERIES_INTERVAL_S = 10.0  # a request to a remote store takes about 0.1 s
+_POINTS = 50  # of a curve, per epoch
 
 
 class Mark(NamedTuple):
@@ -127,8 +127,10 @@ def check_session(session: SessionConfig, framework: Framework, num_steps: int) 
         require("tensorboard", feature="tensorboard", extra=framework.extra)
 
 
-def observers_of(session: SessionConfig, framework: Framework, directory: Path, log: "RunLog") -> list[Observer]:
-    observers: list[Observer] = [Series(log)]
+def observers_of(
+    session: SessionConfig, framework: Framework, directory: Path, log: "RunLog", num_batches: int
+) -> list[Observer]:
+    observers: list[Observer] = [Series(log, num_batches)]
     if session.tensorboard or session.profile_steps:
         observers.append(TensorBoard(directory))
     if session.profile_steps:
@@ -138,21 +140,14 @@ def observers_of(session: SessionConfig, framework: Framework, directory: Path, 
 
 
 class Series(Observer):
-    """Logs metrics to MLflow as `steps/NAME` every few seconds, so that long epochs can be watched."""
+    """Logs metrics to MLflow as `steps/NAME`, up to `_POINTS` times per epoch, so that long epochs can be watched."""
 
-    def __init__(
-        self,
-        log: "RunLog",
-        interval_s: float = _SERIES_INTERVAL_S,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._log, self._interval_s, self._clock = log, interval_s, clock
-        self._logged = clock()
+    def __init__(self, log: "RunLog", num_batches: int) -> None:
+        self._log, self._every, self._logged = log, max(num_batches // _POINTS, 1), 0
 
     def on_log(self, step: int, figures: Mapping[str, float]) -> None:
-        now = self._clock()
-        if now - self._logged >= self._interval_s:
-            self._logged = now
+        if step - self._logged >= self._every:
+            self._logged = step
             self._log.log_metrics({f"steps/{name}": figure for name, figure in figures.items()}, step)
 
 

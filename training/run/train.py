@@ -21,7 +21,7 @@ from rankline.training.data.loader.memory import available_bytes
 from rankline.training.data.open_split import first_rows as first_rows_of
 from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.evaluation import all_metrics
+from rankline.training.evaluation import all_metrics, key_figures
 from rankline.training.evaluation.scored_rows import FirstRows
 from rankline.training.evaluation.validation_scores import FOLDER, ValidationScores
 from rankline.training.models import check_memory, check_rows
@@ -122,7 +122,7 @@ def train(
             kernels,
             _recorded(job, tracking, resumed, generation) as log,
             world.propagating_errors(),
-            _observed(job, log, observers) as observer,
+            _observed(job, log, observers, len(data.train)) as observer,
         ):
             if generation:
                 _log_generation(job, log, generation, resumed)
@@ -176,7 +176,10 @@ def run_trial(
         prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
     )
     data = _opened(job, job.trainer_type.batches, inner_spec(job.spec, job.data))
-    with _recorded(job, tracking, None, None) as log, _observed(job, log, observers) as observer:
+    with (
+        _recorded(job, tracking, None, None) as log,
+        _observed(job, log, observers, len(data.train)) as observer,
+    ):
         try:
             return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
         except TrialPruned:
@@ -452,12 +455,15 @@ def _recorded(
 
 
 @contextmanager
-def _observed(job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]]) -> Iterator[Observer]:
+def _observed(
+    job: _Job, log: RunLog, observers: Callable[[RunLog], Iterable[Observer]], num_batches: int
+) -> Iterator[Observer]:
     if not job.is_first:
         yield Observer()
         return
     directory = job.output.with_name("tensorboard") / log.run_id
-    with closing(Observers([*observers(log), *observers_of(job.session, job.framework, directory, log)])) as observer:
+    usual = observers_of(job.session, job.framework, directory, log, num_batches)
+    with closing(Observers([*observers(log), *usual])) as observer:
         yield observer
 
 
@@ -508,6 +514,7 @@ def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLo
         )
         model_metrics = {f"model/{name}": value for name, value in metrics.items()}
         log.log_metrics(model_metrics, int(metrics["epoch"]), of_model=True)
+        log.log_metrics(key_figures(spec.heads, metrics), int(metrics["epoch"]))
         log.log_artifact(staging / FILE_NAME)
         log.log_artifact(job.data.path / "workflow")
 

@@ -33,6 +33,7 @@ _OPEN_S = 5.0  # maximum time that training waits for a server to create the run
 _LEAVE_S = 5.0  # maximum time to wait at the end for a server that accepts nothing, or
 _LEAVE_SHARE = 0.01  # this fraction of the duration of the run, if longer
 _SAMPLE_EVERY_S = 1.0
+_LONG_S = 60.0  # in shorter runs, the disk would hide the figures that matter
 _GIT_S = 5.0  # Git reads every file of the checkout
 _PYFUNC_PACKAGES = ("numpy", "pandas")
 
@@ -169,7 +170,7 @@ def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> N
 
 @contextmanager
 def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
-    """Log MLflow's system metrics every second, through the journal."""
+    """Log MLflow's system metrics every second, through the journal, to runs of more than `_LONG_S`."""
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
@@ -184,6 +185,8 @@ def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
     def sample(stop: threading.Event) -> None:
         while not stop.wait(_SAMPLE_EVERY_S):
             figures: dict[str, float] = {}
+            if _now_ms() - since_ms < 1000 * _LONG_S:
+                continue
             for monitor in monitors:
                 monitor.collect_metrics()
                 figures |= {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}

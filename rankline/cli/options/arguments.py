@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 from rankline.cli.options.completion import recipes
-from rankline.recipes import available
 from rankline.terminal.console import CONSOLE, STDOUT
 from rankline.workflows.core.errors import ConfigError
 
 _RECIPE = typer.Argument(
     metavar="RECIPE",
-    help=f"{', '.join(available().recipes)} (see rankline --help), or rankline.yaml.",
+    help="Name of a recipe (rankline --help lists them), or the file rankline.yaml.",
     autocompletion=recipes,
 )
 RecipeName = Annotated[str, _RECIPE]

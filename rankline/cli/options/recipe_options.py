@@ -6,6 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from rankline.cli.options.help import ALL, HelpCommand
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.overrides import Command, Overrides, flags_of, with_options
 from rankline.training.models import model_named
@@ -25,7 +26,7 @@ def with_recipe_options(*configs: type, of_recipe: Callable[[Recipe], tuple[Any,
     return decorate
 
 
-class RecipeCommand(TyperCommand):
+class RecipeCommand(HelpCommand):
     """A command that accepts its general options and the options of the recipe named in its arguments, if any."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -41,8 +42,9 @@ class RecipeCommand(TyperCommand):
         if recipe is None:
             return super().make_context(info_name, args, parent, **extra)
         verb = _typer_command(self.callback.for_recipe(recipe))  # type: ignore[union-attr]
+        verb.recipe_name = recipe.called
         known = {flag for parameter in verb.params for flag in (*parameter.opts, *parameter.secondary_opts)}
-        if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help"}]:
+        if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help", ALL}]:
             of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]
             raise ConfigError(
                 f"{info_name} {recipe.name} does not support "
@@ -101,9 +103,9 @@ def _tokens(verb: TyperCommand, args: Sequence[str]) -> Iterator[str]:
         is_value = not is_value and arg in valued
 
 
-def _typer_command(function: Command) -> TyperCommand:
+def _typer_command(function: Command) -> HelpCommand:
     app = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-    app.command()(function)
+    app.command(cls=HelpCommand)(function)
     command = typer.main.get_command(app)
-    assert isinstance(command, TyperCommand)
+    assert isinstance(command, HelpCommand)
     return command

@@ -137,7 +137,7 @@ class TrainingLog(Observer):
         clock: Clock = time.perf_counter,
     ) -> None:
         self._log, self._metrics, self._steps_per_epoch, self._clock = log, metrics, steps_per_epoch, clock
-        self._series = Series(metrics, clock=clock)
+        self._series = Series(metrics, steps_per_epoch)
         self._began = clock()
         self._times, self._is_new = StepTimes(warmup_steps, clock), True
         self._rate, self._quality = 0.0, dict[str, float]()

@@ -28,7 +28,6 @@ class Metric:
         level: level of a percentile, 0 to 1.
         has_interval: whether the estimate has bounds, given enough samples.
         is_compared: whether comparisons of two reports include the metric.
-        is_drawn: whether the chart of latency by load includes the metric.
     """
 
     name: str
@@ -38,7 +37,6 @@ class Metric:
     level: float | None = None
     has_interval: bool = False
     is_compared: bool = False
-    is_drawn: bool = False
 
     @property
     def is_latency(self) -> bool:
@@ -61,7 +59,7 @@ class Metric:
         return f"{stem}_low_{unit}", f"{stem}_high_{unit}"
 
 
-def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: bool = False) -> Metric:
+def latency_percentile(level: float, *, is_compared: bool = False) -> Metric:
     """Return the metric for a latency percentile, such as p99.9 for a level of 0.999."""
     label = f"p{100 * level:g}"
 
@@ -76,7 +74,6 @@ def latency_percentile(level: float, *, is_compared: bool = False, is_drawn: boo
         level=level,
         has_interval=True,
         is_compared=is_compared,
-        is_drawn=is_drawn,
     )
 
 
@@ -94,10 +91,10 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric(name="mean_ms", measure=lambda run: _latency(run, run.whole.latency.mean_ns)),
-        latency_percentile(0.5, is_compared=True, is_drawn=True),
+        latency_percentile(0.5, is_compared=True),
         latency_percentile(0.9),
-        latency_percentile(0.95, is_drawn=True),
-        latency_percentile(0.99, is_compared=True, is_drawn=True),
+        latency_percentile(0.95),
+        latency_percentile(0.99, is_compared=True),
         latency_percentile(0.999),
         Metric(name="max_ms", title="max ms", measure=lambda run: _latency(run, run.whole.latency.max_ns)),
         Metric(

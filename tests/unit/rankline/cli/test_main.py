@@ -161,7 +161,7 @@ def test_report_is_shown_and_saved_where_the_json_cannot_be_written(monkeypatch:
     ensemble = SimpleNamespace(model_config=config, manifest=manifest, tracking_uri="", run_id="r")
     monkeypatch.setattr("rankline.serving.repository.ensemble.ExportedEnsemble.load", lambda *_: ensemble)
     monkeypatch.setattr("rankline.workflows.preprocess.prepared_data.PreparedData.load", lambda *_: None)
-    monkeypatch.setattr("rankline.cli.bench._measure", lambda *_: report_of(result_of()))
+    monkeypatch.setattr("rankline.cli.bench._measure", lambda *_: SimpleNamespace(bench=report_of(result_of())))
     monkeypatch.setattr("rankline.cli.bench.busyness", str)
     monkeypatch.setattr("rankline.cli.bench.save_report", lambda *report: saved.append(report))
     monkeypatch.setattr("rankline.api.pipeline.write_json", no_space)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
@@ -23,7 +24,7 @@ def invoke(*arguments: str) -> Result:
 
 
 def text_of(*arguments: str) -> str:
-    done = invoke(*arguments, "--help")
+    done = invoke(*arguments, "--help-all")
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
 
@@ -222,3 +223,26 @@ def test_bash_takes_what_is_offered_and_nothing_heavy_is_imported(place: Path) -
     done = subprocess.run(["bash", "-c", typed], env={**os.environ, "PATH": path}, text=True, capture_output=True)
     assert done.stderr == ""
     assert done.stdout.split()[-2:] == [f"{NAME}@1", f"{NAME}@2"]
+
+
+@pytest.mark.parametrize(("arguments", "most"), [([], 45), (["run", "movielens"], 60), (["train", "movielens"], 60)])
+def test_help_fits_a_screen_and_cuts_no_name(arguments: list[str], most: int) -> None:
+    output = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "80"}).output
+    lines = output.splitlines()
+    assert len(lines) <= most
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in output.replace("N,N,…", "")
+
+
+def test_help_lists_every_command_below_its_purpose() -> None:
+    text = " ".join(invoke("--help").output.split())
+    assert "Start init Inspect your own data" in text
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert [name for name in commands if f" {name} " not in text] == []
+
+
+def test_short_help_says_how_to_see_the_rest() -> None:
+    text = invoke("run", "movielens", "--help").output
+    assert " run movielens --help-all" in text
+    assert "--embedding-init" not in text
+    assert "--embedding-init X" in invoke("run", "movielens", "--help-all").output

@@ -337,19 +337,20 @@ def test_verbs_name_a_store_without_runs(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_experiment_opens_on_its_runs_with_the_columns_that_count(store: Store) -> None:
     run_id = store.trained("mlp", {"auc": 0.7}, report=report_of(result_of()))
-    store.client.log_metric(run_id, "valid_auc", 0.7, step=1)
+    for name in ("AUC", "inner_logloss", "inner_train_loss"):
+        store.client.log_metric(run_id, name, 0.7, step=1)
     empty = store.client.create_experiment("empty")
     pages = lay_out(store.client)
     assert pages == {
-        "shop": f"/#/experiments/{store.experiment}/runs?workflowType=machine_learning&viewStateShareKey=rankline"
+        "shop": f"/#/experiments/{store.experiment}/runs?workflowType=machine_learning&compareRunsMode=CHART"
+        "&viewStateShareKey=rankline"
     }
     tags = store.client.get_experiment(store.experiment).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"
     state = json.loads(tags["mlflow.sharedViewState.rankline"])
-    assert state["selectedColumns"][:3] == [
-        "metrics.`model/valid_auc`",
-        "metrics.`serving/p50_ms`",
-        "metrics.`serving/p99_ms`",
-    ]
+    names = ("AUC", "p50 ms", "p99 ms", "rows/s")
+    assert state["selectedColumns"][:5] == [*(f"metrics.`{name}`" for name in names), "tags.`version`"]
+    curves = [chart["selectedMetricKeys"] for chart in state["compareRunCharts"] if chart["type"] == "LINE"]
+    assert ["inner_logloss", "inner_train_loss"] in curves  # one pair of axes
     assert "mlflow.sharedViewState.rankline" not in store.client.get_experiment(empty).tags
     assert lay_out(store.client) == pages

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from rankline.serving.loadtest.compare import compare
 from rankline.serving.loadtest.report.report import LoadResult
@@ -16,7 +18,7 @@ from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.server_breakdown import Breakdown, StepTimes
 from rankline.terminal import console as display
 from rankline.terminal.bench_table import print_comparison, print_report
-from rankline.terminal.console import Stages, print_table
+from rankline.terminal.console import Stages, print_table, show
 from rankline.terminal.silence import without_notices
 from tests.factories.recorders import printed
 from tests.factories.reports import report_of, result_of
@@ -35,6 +37,40 @@ def test_wide_tables_wrap_without_cutting_cells(width: int) -> None:
     assert parts == (1 if width == 200 else parts)
     assert parts > 1 or width == 200
     assert all(len(line.rstrip()) <= max(width, 22) for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_text_wraps_between_words_and_keeps_paths_whole(width: int) -> None:
+    path = "/a/very/long/path/" + "directory-with-hyphens/" * 5 + "report.html"
+    text = f"[bold]p50 17.53 ms[/] with --batch-size 64, while {path} has all figures of the run that was measured"
+    file = io.StringIO()
+    show(Console(file=file, width=width, force_terminal=True, color_system=None), text, "  key", 8)
+    lines = file.getvalue().splitlines()
+    assert " ".join(" ".join(lines).split()) == "key " + " ".join(Text.from_markup(text).plain.split())
+    assert path in {line.strip() for line in lines}
+    assert all(len(line) <= width for line in lines if path not in line)
+    assert lines[0].startswith("  key   p50")
+    assert {line[:8] for line in lines[1:]} == {" " * 8}
+
+
+def test_logs_get_unwrapped_lines() -> None:
+    assert printed(lambda console: show(console, "word " * 40), 20).splitlines() == [("word " * 40).rstrip()]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_result_of_a_stage_is_shown_whole(width: int) -> None:
+    file = io.StringIO()
+    result = "AUC 0.6548, logloss 0.5902, mean score / mean label 0.9979, calibration error 0.0123, GAUC 0.6021"
+    with Stages(
+        ["prepare", "train"], Console(file=file, width=width, force_terminal=True, color_system=None)
+    ) as stages:
+        with stages.stage("prepare") as progress:
+            progress.update(1, 1, "80 rows")
+        with stages.stage("train") as progress:
+            progress.update(1, 1, result)
+    last = file.getvalue().rpartition("✓ prepare")[2]
+    assert result in " ".join(last.split())
+    assert "…" not in last
 
 
 @pytest.mark.parametrize(
@@ -98,12 +134,13 @@ def report(*results: LoadResult, **changes: Any) -> str:
 def test_figure_not_reported_is_a_dash_with_its_reason() -> None:
     text = report(*(result_of(Load(batch_size=size, concurrency=1), breakdown=BREAKDOWN) for size in (1, 64, 16384)))
     assert "one request at a time over gRPC" in text
-    (line,) = (line for line in text.splitlines() if line.strip().startswith("16,384"))
+    line = next(line for line in text.splitlines() if line.strip().startswith("16,384"))
     cells = line.split()
     assert [cells[5], cells[7]] == ["–", "26,214,400"]
     assert [float(cell) for cell in (*cells[1:5], cells[6])] == pytest.approx([200, 360, 380, 396, 400], rel=0.001)
     assert "p99.9 not reported: 400 samples, at least 3,688 required" in text
-    assert "movielens_transform_v1, infer" in text
+    assert re.search(r"1 row +[\d.]+ +[\d.]+", text.partition("where the time of a request goes")[2])
+    assert "features" in text
     assert "…" not in text
 
 
@@ -115,13 +152,13 @@ def compared(*results: LoadResult, max_regression: float = 0.1) -> str:
 
 def test_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> None:
     text = compared(result_of(), result_of(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson")))
-    (line,) = (line for line in text.splitlines() if "p50_ms" in line)
-    cells = line.split()
-    assert [cells[0], *cells[2:5]] == ["rows_1", cells[3], cells[2], "+0.0%"]
-    assert cells[5].startswith("-")
-    assert cells[7].startswith("+")
-    assert "rows_64 was not measured in this run" in text
-    assert "rows_1/rate_5 (poisson) was not measured in the earlier run" in text
+    (line,) = (line for line in text.splitlines() if "p50 ms, 1 row" in line)
+    before, now, change, low, _, high, verdict = line.split()[4:]
+    assert (before, change, verdict) == (now, "+0.0%", "inconclusive")
+    assert low.startswith("-")
+    assert high.startswith("+")
+    assert "64 rows was not measured in this run" in text
+    assert "1 row at 5 requests/s (poisson) was not measured in the earlier run" in text
     assert "cpu was one, is two" in text
     assert "no significant regression beyond 10%" in text
 
@@ -129,14 +166,14 @@ def test_comparison_shows_each_change_its_uncertainty_and_what_is_missing() -> N
 def test_regression_is_marked_with_its_certainty() -> None:
     slow = result_of(latencies_ms=range(2, 802, 2))
     sure, unsure = compared(slow, max_regression=0.3), compared(slow, max_regression=0.95)
-    assert {figure: verdict_of(sure, figure) for figure in ("p50_ms", "p99_ms")} == {
-        "p50_ms": "worse",
-        "p99_ms": "worse",
+    assert {figure: verdict_of(sure, figure) for figure in ("p50 ms", "p99 ms")} == {
+        "p50 ms": "worse",
+        "p99 ms": "worse",
     }
     assert "2 worse by more than 30%" in sure
-    assert {figure: verdict_of(unsure, figure) for figure in ("p50_ms", "p99_ms")} == {
-        "p50_ms": "worse?",  # its interval is the wider one
-        "p99_ms": "worse",
+    assert {figure: verdict_of(unsure, figure) for figure in ("p50 ms", "p99 ms")} == {
+        "p50 ms": "inconclusive",  # its interval is the wider one
+        "p99 ms": "worse",
     }
     assert "1 inconclusive: the interval includes the limit of 95%" in unsure
     assert "1 worse by more than 95%" in unsure

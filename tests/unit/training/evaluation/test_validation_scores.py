@@ -4,9 +4,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from rankline.training.distributed.communicator import Array
-from rankline.training.evaluation.plots import write_pictures
-from rankline.training.evaluation.validation_scores import FILE, PICTURE, ValidationScores, scored_alike
+from rankline.training.evaluation.validation_scores import FILE, ValidationScores, scored_alike
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
@@ -26,7 +24,6 @@ def test_scores_come_back_as_they_were(heads: tuple[Head, ...], tmp_path: Path) 
     assert found.heads == heads
     np.testing.assert_array_equal(found.labels, narrow[0])
     np.testing.assert_array_equal(found.scores, narrow[1])
-    assert (tmp_path / PICTURE).stat().st_size > 1000
     assert pq.read_table(tmp_path / FILE).column_names[:2] == [heads[0].column, f"{heads[0].column}_score"]
 
 
@@ -44,34 +41,3 @@ def test_heads_are_alike_that_learn_the_same() -> None:
     other_classes = Head("kind", MULTICLASS, classes=("a", "b"))
     assert scored_alike([CLICKED, PRICE, KIND], [Head("price", REGRESSION, mean=9.0), other_classes]) == [PRICE]
     assert scored_alike([CLICKED], [Head("clicked", BINARY, weight=2.0)]) == [CLICKED]
-
-
-PNG = b"\x89PNG"
-CASES = {
-    "binary": ([Head("clicked")], RNG.integers(0, 2, 500), RNG.random(500)),
-    "one class": ([Head("clicked")], np.ones(20), RNG.random(20)),
-    "one score": ([Head("clicked")], np.array([0, 1, 1]), np.full(3, 0.5)),
-    "one row": ([Head("price", REGRESSION)], np.ones(1), np.zeros(1)),
-    "regression": ([Head("price", REGRESSION)], RNG.normal(size=500), RNG.normal(size=500)),
-    "classes": (
-        [Head("kind", MULTICLASS, classes=tuple("ab$"))],
-        RNG.integers(0, 3, 500),
-        RNG.dirichlet(np.ones(3), 500),
-    ),
-    "several heads": (
-        [Head("clicked", BINARY), Head("price", REGRESSION)],
-        np.stack([RNG.integers(0, 2, 90), np.where(RNG.random(90) < 0.5, np.nan, 2.0)], axis=1),
-        RNG.random((90, 2)),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_evaluation_plots_exist_for_each_task(case: str, tmp_path: Path) -> None:
-    heads, labels, scores = CASES[case]
-    _draw(heads, labels, scores, tmp_path / "quality.png")
-    assert (tmp_path / "quality.png").read_bytes().startswith(PNG)
-
-
-def _draw(heads: list[Head], labels: Array, scores: Array, path: Path) -> None:
-    write_pictures(heads, labels.astype(np.float32), scores.astype(np.float32), path)

@@ -84,7 +84,8 @@ def test_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseExcepti
     assert mlflow.active_run() is None
 
 
-def test_system_metrics_are_sampled_during_the_run(config: TrackingConfig) -> None:
+def test_system_metrics_are_sampled_during_a_long_run(config: TrackingConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "_LONG_S", 0.5)
     name = "system/cpu_utilization_percentage"
     with tracked_run(config) as run:
         wait_until(lambda: name in client(config).get_run(run.run_id).data.metrics)

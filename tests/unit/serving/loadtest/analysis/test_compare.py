@@ -81,7 +81,7 @@ def test_difference_counts_as_a_regression(
 def test_compare_of_a_report_with_itself_finds_no_change() -> None:
     found = compare(BASE, BASE, 0.0)
     assert [(d.load, d.figure, d.change) for d in found.differences] == [
-        ("rows_1", name, 0) for name in ("p50_ms", "p99_ms", "rows_per_s")
+        ("1 row", name, 0) for name in ("p50_ms", "p99_ms", "rows_per_s")
     ]
     assert not any((found.regressions, found.inconclusive, found.remarks, found.only_before, found.only_after))
 
@@ -99,11 +99,11 @@ def test_compare_names_loads_of_one_report() -> None:
     found = compare(
         report(*BASE.bench, result(Load(batch_size=64, concurrency=8))), report(*BASE.bench, result(open_loop)), 0.1
     )
-    assert found.only_before == ("rows_64/concurrency_8",)
-    assert found.only_after == ("rows_4/rate_250 (poisson)",)
+    assert found.only_before == ("64 rows, 8 in flight",)
+    assert found.only_after == ("4 rows at 250 requests/s (poisson)",)
     with pytest.raises(
         ConfigError,
-        match=r"the reports have no load in common\. The loads are rows_1 in the first report and rows_4/rate_250",
+        match=r"the reports have no load in common\. The loads are 1 row in the first report and 4 rows at 250 req",
     ):
         compare(BASE, report(result(open_loop)), 0.1)
     with pytest.raises(ConfigError, match=r"maximum regression is -0\.1"):
@@ -116,11 +116,11 @@ def test_compare_of_searches_is_by_their_highest_rate() -> None:
         return report(*BASE.bench, slo="p99=10ms", searches={1: search})
 
     (found,) = compare(searched(1000, 1050), searched(500, 525), 0.1).regressions
-    assert (found.load, found.figure) == ("rows_1, p99=10ms", "highest_requests_per_s")
+    assert (found.load, found.figure) == ("1 row, p99=10ms", "highest_requests_per_s")
     assert found.change == pytest.approx(-0.5)
     assert (found.low, found.high) == pytest.approx((500 / 1050 - 1, 525 / 1000 - 1))
     assert compare(searched(1000, 1050), searched(None, 1), 0.1).not_reported == (
-        "rows_1, p99=10ms, highest_requests_per_s, now: no tested rate met the target",
+        "highest requests/s, 1 row, p99=10ms, now: no tested rate met the target",
     )
 
 

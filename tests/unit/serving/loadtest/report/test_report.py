@@ -161,7 +161,7 @@ def test_remarks_count_what_went_wrong() -> None:
         num_repeated=7,
     )
     assert list(remarks([bad])) == [
-        "rows 1: latency did not stabilize within the time limit; "
+        "1 row: latency did not stabilize within the time limit; "
         "1,234 requests failed with UNAVAILABLE; "
         "2 requests failed with DEADLINE_EXCEEDED; "
         "5 requests were not sent before the end; "

@@ -1,0 +1,341 @@
+"""The report of a run: a verdict, key figures, and the charts behind them."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from rankline.report.analysis import Analysis, Part
+from rankline.serving.loadtest.report.cards import speed_section
+from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
+from rankline.serving.loadtest.summary import checked, conclusion, number, rows_in_words
+from rankline.training.evaluation import METRICS, Objective, metric_names, objective_of
+from rankline.training.evaluation.cards import learning_curve, quality_cards
+from rankline.training.evaluation.confidence import LEVEL
+from rankline.training.tracking import rankline_version
+from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.page.charts import Interval, Points, forest, plain
+from rankline.workflows.page.page import Card, Page, Section, Tile, bar, table
+from rankline.workflows.schema.targets import Head
+
+if TYPE_CHECKING:
+    from rankline.serving.repository.ensemble import ExportedEnsemble
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+    from rankline.workflows.schema.model_artifact import TrainedModel
+
+_CALIBRATED = 0.05
+TIME = "%Y-%m-%d %H:%M"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """What the report of a run says. All but the ensemble and the measurements may be unknown.
+
+    Attributes:
+        curves: name of a metric, such as inner_logloss, → its value after each epoch.
+        steps: commands to go on with, as `command` and purpose.
+    """
+
+    ensemble: "ExportedEnsemble"
+    bench: BenchmarkReport
+    prepared: "PreparedData | None" = None
+    trained: "TrainedModel | None" = None
+    analysis: Analysis | None = None
+    curves: Mapping[str, Points] | None = None
+    steps: Sequence[tuple[str, str]] = ()
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.prepared.spec.heads if self.prepared else ()
+
+    @property
+    def objective(self) -> Objective | None:
+        return objective_of(self.heads) if self.heads else None
+
+    @property
+    def figure(self) -> float | None:
+        """The served objective, or the one computed during training."""
+        if self.objective is None:
+            return None
+        quality, name = self.bench.quality, self.objective.name
+        return quality.get(f"served_{name}", quality.get(f"valid_{name}"))
+
+    def page(self) -> Page:
+        version = f"version {self.ensemble.version}{' · active' if self.ensemble.is_active else ''}"
+        is_checked = bool(self.bench.num_checked) and not self.bench.problems
+        return Page(
+            title=self.ensemble.name,
+            chips=[version, *["served = trained ✓"] * is_checked],
+            meta=list(self._meta()),
+            verdict=self.verdict,
+            trust=self.trust,
+            problems=self.bench.problems,
+            tiles=[*self._quality_tiles(), *self._speed_tiles()],
+            steps=[f"`{command}` {purpose}" for command, purpose in self.steps],
+            sections=[*self._quality(), speed_section({"": self.bench}), *self._columns(), *self._parts()],
+        )
+
+    def _meta(self) -> Iterator[str]:
+        yield datetime.now(timezone.utc).astimezone().strftime(TIME)
+        if self.ensemble.run_id:
+            yield f"run {self.ensemble.run_id[:8]}"
+        engine = self.ensemble.manifest.details["engine"]
+        if self.trained:
+            model = self.trained.manifest.details.get("config", {}).get("model", {}).get("name", "model")
+            yield f"{model}, served by {engine}"
+        if self.prepared:
+            rows = self.prepared.manifest.details["rows"]
+            yield f"{rows['train']:,} training and {rows['valid']:,} validation rows"
+        environment = self.bench.environment
+        if "cpu" in environment:
+            yield f"{environment.get('cpu_count', '?')} cores of {environment['cpu']}"
+        yield f"Rankline {rankline_version()}"
+
+    # --- In words
+
+    @property
+    def verdict(self) -> str:
+        return " ".join([*self._good(), *self._fast()])
+
+    def _good(self) -> Iterator[str]:
+        if self.objective is None or self.figure is None:
+            return
+        said = f"{self.objective.title} is **{quality_figure(self.figure)}**"
+        baseline = self.analysis and self.analysis.baseline
+        if not baseline:
+            yield f"{said} on {self._num_rows():,} rows that training never saw."
+            return
+        sign = 1 if self.objective.higher_is_better else -1
+        gain = sign * (self.figure - baseline.figure)
+        margin = LEVEL * baseline.error
+        judged = "clearly better than" if gain > margin else "worse than" if gain < -margin else "no better than"
+        named = f"`{baseline.column}` alone ({quality_figure(baseline.figure)}), the best single column"
+        yield f"{said}, {judged} {named}."
+
+    def _fast(self) -> Iterator[str]:
+        if first := self._smallest:
+            p50, p99 = (first.value(name) for name in ("p50_ms", "p99_ms"))
+            within = f", 99 % within {number(p99)} ms" if p99 is not None else ""
+            yield f"The server answers {rows_in_words(first.batch_size)} in **{number(p50)} ms**{within}"
+            if (most := self._fastest) and most.rows_per_s > 0:
+                yield f"and scores up to **{plain(most.rows_per_s)} rows per second**."
+            else:
+                yield "."
+        elif self.bench.bench:
+            yield f"{conclusion(self.bench)}."
+
+    def quality_lines(self) -> Iterator[str]:
+        """Describe the quality for the terminal: the objective and its baseline, calibration, and learning curves."""
+        if self.objective is None or self.figure is None:
+            return
+        known = [f"{self.objective.title} {quality_figure(self.figure)}"]
+        if self.analysis and self.analysis.whole and math.isfinite(self.analysis.whole.error):
+            known[0] += f" ({' to '.join(map(quality_figure, self.analysis.whole.bounds))})"
+        if self.analysis and (baseline := self.analysis.baseline):
+            known.append(f"{baseline.column} alone {quality_figure(baseline.figure)}")
+        if self.objective.name == "auc":
+            known.append("guessing 0.5")
+        if self.prepared and (best := self.prepared.spec.metadata.best_auc) is not None:
+            known.append(f"best attainable {quality_figure(best)}")
+        yield "   ".join(known)
+        if (ratio := self.bench.quality.get("valid_calibration")) is not None:
+            off = abs(ratio - 1)
+            yield (
+                f"calibrated within {max(off, 0.001):.1%}"
+                if off < _CALIBRATED
+                else f"scores are {off:.0%} too {'high' if ratio > 1 else 'low'} on average"
+            )
+
+    def speed_lines(self) -> Iterator[str]:
+        """Describe the speed for the terminal: the smallest and the fastest load."""
+        shown = {id(one): one for one in (self._smallest, self._fastest) if one is not None}
+        for one in shown.values():
+            figures = [f"{one.load.words:<14} {number(one.value('p50_ms')):>6} ms"]
+            if (p99 := one.value("p99_ms")) is not None:
+                figures.append(f"99 % within {number(p99)} ms")
+            yield "   ".join([*figures, f"{number(one.rows_per_s)} rows/s"])
+
+    @property
+    def trust(self) -> str:
+        """What the figures rest on."""
+        said = [f"{checked(self.bench)[:1].upper()}{checked(self.bench)[1:]}."]
+        if self.analysis and self.analysis.whole and math.isfinite(self.analysis.whole.error):
+            low, high = (quality_figure(bound) for bound in self.analysis.whole.bounds)
+            assert self.objective is not None
+            said.insert(
+                0, f"With {self._num_rows():,} validation rows, {self.objective.title} is {low} to {high} (95 %)."
+            )
+        if self.bench.busy:
+            said.append(f"**The machine was busy ({self.bench.busy}): expect better speed on an idle one.**")
+        return " ".join(said)
+
+    def _num_rows(self) -> int:
+        return int(self.prepared.manifest.details["rows"]["valid"]) if self.prepared else 0
+
+    @property
+    def _smallest(self) -> LoadResult | None:
+        known = [one for one in self.bench.bench if one.value("p50_ms") is not None]
+        return min(known, key=lambda one: (one.batch_size, one.concurrency or 0, one.rate_per_s or 0), default=None)
+
+    @property
+    def _fastest(self) -> LoadResult | None:
+        return max(self.bench.bench, key=lambda one: one.rows_per_s, default=None)
+
+    # --- Tiles
+
+    def _quality_tiles(self) -> Iterator[Tile]:
+        if self.objective is None or self.figure is None:
+            return
+        baseline = self.analysis and self.analysis.baseline
+        whole = self.analysis and self.analysis.whole
+        interval = (
+            f"95 % interval {' to '.join(map(quality_figure, whole.bounds))}"
+            if whole and math.isfinite(whole.error)
+            else ""
+        )
+        best = self.prepared.spec.metadata.best_auc if self.prepared else None
+        if self.objective.name == "auc":
+            marks = [(0.0, "0.5 guessing")]
+            if baseline:
+                marks.append((_auc_share(baseline.figure), f"{baseline.figure:.3f} {baseline.column} alone"))
+            if best:
+                marks.append((_auc_share(best), f"{best:.3f} best attainable"))
+            scale = (_auc_share(self.figure), marks)
+            yield Tile(title="AUC", value=f"{self.figure:.3f}", note=interval, scale=scale)
+        else:
+            note = f"{quality_figure(baseline.figure)} from {baseline.column} alone. " if baseline else ""
+            yield Tile(title=self.objective.title, value=quality_figure(self.figure), note=note + interval)
+        name, explained = {
+            "auc": ("calibration", "mean score over mean label; 1 is calibrated"),
+            "rmse": ("r2", "share of the variance that the model explains"),
+            "logloss": ("accuracy", "share of rows whose most likely class is right"),
+        }.get(self.objective.name, ("", ""))
+        if (value := self.bench.quality.get(f"valid_{name}")) is not None:
+            title = {"calibration": "Calibration"}.get(name, METRICS[name].title)
+            yield Tile(title=title[:1].upper() + title[1:], value=f"{value:.3f}", note=explained)
+
+    def _speed_tiles(self) -> Iterator[Tile]:
+        if first := self._smallest:
+            p99 = first.value("p99_ms")
+            note = f"p99 {number(p99)} ms" if p99 is not None else "too few requests for p99"
+            title = rows_in_words(first.batch_size)
+            yield Tile(
+                title=title[:1].upper() + title[1:], value=number(first.value("p50_ms")), unit="ms p50", note=note
+            )
+        if (most := self._fastest) and most.rows_per_s > 0:
+            note = f"with {rows_in_words(most.batch_size)} per request"
+            yield Tile(title="Throughput", value=plain(most.rows_per_s), unit="rows/s", note=note)
+
+    # --- Sections
+
+    def _quality(self) -> Iterator[Section]:
+        cards: list[Card] = []
+        folded: dict[str, Markup] = {}
+        if self.trained:
+            compared = self.trained.manifest.details.get("compared")
+            cards += [_compared(compared)] if compared else list(self._learning())
+        if self.analysis:
+            for head, rows in self.analysis.scores.by_head():
+                if len(rows.labels):
+                    cards += quality_cards(head, {"": rows})
+        titles = {
+            f"valid_{name}": metric.title if len(self.heads) == 1 else f"{head.column}: {metric.title}"
+            for name, (head, metric) in (metric_names(self.heads) if self.heads else {}).items()
+            if metric.title
+        }
+        shown = {title: self.bench.quality[name] for name, title in titles.items() if name in self.bench.quality}
+        if shown:
+            folded["All quality figures"] = table(
+                {"": list(shown), "on the validation rows": list(map(quality_figure, shown.values()))}
+            )
+        if cards or shown:
+            yield Section(title="How good are the scores?", cards=cards, folded=folded)
+
+    def _learning(self) -> Iterator[Card]:
+        assert self.trained is not None
+        if self.objective is None or self.curves is None:
+            return
+        loss = "rmse" if self.objective.name == "rmse" else "loss" if self.objective.name == "loss" else "logloss"
+        held_out = (("inner_", "held-out training rows"), ("valid_", "validation rows"))
+        known = (pair for pair in held_out if len(self.curves.get(f"{pair[0]}{loss}", ())) > 1)
+        prefix, name = next(known, held_out[-1])
+        training = f"{'inner_' if prefix == 'inner_' else ''}train_loss"
+        curves = {name: self.curves.get(f"{prefix}{loss}", ())}
+        if loss == "logloss" and training in self.curves:
+            curves["training rows"] = self.curves[training]
+        epoch = self.trained.metrics.get("epoch")
+        title = METRICS[loss].title if loss in METRICS else "loss"
+        yield learning_curve(title, curves, int(epoch) if epoch is not None and math.isfinite(epoch) else None)
+
+    def _columns(self) -> Iterator[Section]:
+        if not self.analysis or not self.analysis.columns:
+            return
+        assert self.objective is not None
+        columns = self.analysis.columns
+        largest = max((column.loss or 0.0 for column in columns), default=0.0) or 1.0
+        losses = [Markup("–") if column.loss is None else bar(max(column.loss, 0.0) / largest) for column in columns]
+        cells: dict[str, list[Any]] = {
+            "column": [column.name for column in columns],
+            "role": [column.role for column in columns],
+            "distinct": ["–" if column.num_distinct is None else f"{column.num_distinct:,}" for column in columns],
+            "missing": [f"{column.share_missing:.1%}" for column in columns],
+            f"{self.objective.title} lost if shuffled": losses,
+            "": ["–" if column.loss is None else quality_figure(column.loss) for column in columns],
+        }
+        more = self.analysis.num_columns - len(columns)
+        note = "How much worse the served scores get if the values of one column are shuffled among the rows."
+        if more:
+            note += f" The first {len(columns)} of {self.analysis.num_columns:,} columns are shown."
+        card = Card(title="Columns", note=note, content=table(cells, left=2), is_wide=True)
+        yield Section(title="What do the scores depend on?", cards=[card])
+
+    def _parts(self) -> Iterator[Section]:
+        if not self.analysis or not self.analysis.parts or self.analysis.whole is None:
+            return
+        whole, objective = self.analysis.whole, self.objective
+        assert objective is not None
+        cards = []
+        for title, parts in self.analysis.parts.items():
+            known = [part for part in parts if math.isfinite(part.figure) and math.isfinite(part.error)]
+            unknown = [part.name for part in parts if part not in known]
+            if known:
+                missing = f" Too few rows, or a single class: {', '.join(unknown)}." if unknown else ""
+                note = f"{objective.title} with 95 % intervals; the dashed line is all rows.{missing}"
+                cards.append(Card(title=title, note=note, content=_forest(known, whole, objective)))
+        if cards:
+            yield Section(title="For which rows is it good?", cards=cards)
+
+
+def _forest(parts: Sequence[Part], whole: Part, objective: Objective) -> Markup:
+    intervals = []
+    for part in parts:
+        low, high = part.bounds
+        text = f"{quality_figure(part.figure)} on {part.num_rows:,} rows"
+        intervals.append(Interval(name=part.name, value=part.figure, low=low, high=high, text=text))
+    return forest(intervals, zero=whole.figure, label=f"{objective.title} by part of the rows", text=quality_figure)
+
+
+def _compared(compared: Mapping[str, Any]) -> Card:
+    """Draw the models that `auto` compared, with the spread of their scores over the folds."""
+    done = [one for one in compared["candidates"] if not one["problem"]]
+    left_out = [f"{one['name']} was left out: {one['problem']}." for one in compared["candidates"] if one["problem"]]
+    intervals = []
+    for one in done:
+        share = f", {one['weight']:.0%} of the model" if one["weight"] else ""
+        text = f"{quality_figure(one['score'])} ± {quality_figure(one['spread'])}{share}"
+        low, high = one["score"] - one["spread"], one["score"] + one["spread"]
+        intervals.append(
+            Interval(
+                name=one["name"], value=one["score"], low=low, high=high, text=text, color=0 if one["weight"] else 4
+            )
+        )
+    note = " ".join([f"{compared['metric']} on held-out training rows; chosen: {compared['reason']}.", *left_out])
+    chart = forest(intervals, zero=None, label="Models compared", text=quality_figure) if intervals else ""
+    return Card(title="Models compared", note=note, content=chart)
+
+
+def _auc_share(auc: float) -> float:
+    return min(max((auc - 0.5) / 0.5, 0.0), 1.0)

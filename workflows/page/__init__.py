@@ -1,0 +1,1 @@
+"""HTML pages with charts: one file each, without JavaScript or external references."""
