@@ -11,7 +11,7 @@ from markupsafe import Markup
 from rankline.report.analysis import Analysis, Part
 from rankline.serving.loadtest.report.cards import speed_section
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
-from rankline.serving.loadtest.summary import checked, conclusion, number, rows_in_words
+from rankline.serving.loadtest.summary import checked, conclusion, rows_in_words
 from rankline.training.evaluation import METRICS, Objective, metric_names, objective_of
 from rankline.training.evaluation.cards import learning_curve, quality_cards
 from rankline.training.evaluation.confidence import LEVEL
@@ -84,7 +84,7 @@ class RunReport:
             yield f"run {self.ensemble.run_id[:8]}"
         engine = self.ensemble.manifest.details["engine"]
         if self.trained:
-            model = self.trained.manifest.details.get("config", {}).get("model", {}).get("name", "model")
+            model = self.trained.manifest.details.get("config", {}).get("model", "model")
             yield f"{model}, served by {engine}"
         if self.prepared:
             rows = self.prepared.manifest.details["rows"]
@@ -117,9 +117,9 @@ class RunReport:
 
     def _fast(self) -> Iterator[str]:
         if first := self._smallest:
-            p50, p99 = (first.value(name) for name in ("p50_ms", "p99_ms"))
-            within = f", 99 % within {number(p99)} ms" if p99 is not None else ""
-            yield f"The server answers {rows_in_words(first.batch_size)} in **{number(p50)} ms**{within}"
+            p50, p99 = first.value("p50_ms") or 0, first.value("p99_ms")
+            within = f", 99 % within {plain(p99)} ms" if p99 is not None else ""
+            yield f"The server answers {rows_in_words(first.batch_size)} in **{plain(p50)} ms**{within}"
             if (most := self._fastest) and most.rows_per_s > 0:
                 yield f"and scores up to **{plain(most.rows_per_s)} rows per second**."
             else:
@@ -153,10 +153,10 @@ class RunReport:
         """Describe the speed for the terminal: the smallest and the fastest load."""
         shown = {id(one): one for one in (self._smallest, self._fastest) if one is not None}
         for one in shown.values():
-            figures = [f"{one.load.words:<14} {number(one.value('p50_ms')):>6} ms"]
+            figures = [f"{one.load.words:<14} {plain(one.value('p50_ms') or 0):>6} ms"]
             if (p99 := one.value("p99_ms")) is not None:
-                figures.append(f"99 % within {number(p99)} ms")
-            yield "   ".join([*figures, f"{number(one.rows_per_s)} rows/s"])
+                figures.append(f"99 % within {plain(p99)} ms")
+            yield "   ".join([*figures, f"{plain(one.rows_per_s)} rows/s"])
 
     @property
     def trust(self) -> str:
@@ -220,10 +220,10 @@ class RunReport:
     def _speed_tiles(self) -> Iterator[Tile]:
         if first := self._smallest:
             p99 = first.value("p99_ms")
-            note = f"p99 {number(p99)} ms" if p99 is not None else "too few requests for p99"
+            note = f"p99 {plain(p99)} ms" if p99 is not None else "too few requests for p99"
             title = rows_in_words(first.batch_size)
             yield Tile(
-                title=title[:1].upper() + title[1:], value=number(first.value("p50_ms")), unit="ms p50", note=note
+                title=title[:1].upper() + title[1:], value=plain(first.value("p50_ms") or 0), unit="ms p50", note=note
             )
         if (most := self._fastest) and most.rows_per_s > 0:
             note = f"with {rows_in_words(most.batch_size)} per request"

@@ -108,6 +108,17 @@ class ExportedEnsemble:
             raise ArtifactError(f"{path / name / CONFIG} does not match version {version}. Roll back, or export again.")
         return cls(path=path, name=name, version=version, steps=steps, manifest=manifest)
 
+    def _repr_html_(self) -> str:
+        from rankline.workflows.page.page import Page, embedded, metric_tiles  # only notebooks need it
+
+        page = Page(
+            title=self.name,
+            chips=[f"version {self.version}{' · active' if self.is_active else ''}"],
+            meta=[str(self.path), f"engine {self.manifest.details['engine']}", f"{self.num_bytes / 1e6:.1f} MB"],
+            tiles=metric_tiles(self.offline_metrics),
+        )
+        return embedded(page)
+
     def check_made_from(self, prepared: Manifest) -> None:
         """Raise ArtifactError unless the model was trained on the prepared data that `prepared` describes."""
         origin = self.manifest.made_from.get(prepared.kind, "(unknown)")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from rankline.workflows.core.formatting import quality_figure
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
@@ -103,6 +105,13 @@ def bar(share: float) -> Markup:
 def legend(names: Sequence[str]) -> Markup:
     items = (Markup('<li><i class="b{}"></i>{}</li>').format(place, name) for place, name in enumerate(names))
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
+
+
+def metric_tiles(metrics: Mapping[str, float], most: int = 4) -> list[Tile]:
+    """Return tiles of the first metrics of the validation rows, `valid_NAME`."""
+    known = {name.removeprefix("valid_"): value for name, value in metrics.items() if name.startswith("valid_")}
+    shown = [name for name in known if not name.endswith("_thresholds")][:most]
+    return [Tile(title=name.replace("_", " "), value=quality_figure(known[name])) for name in shown]
 
 
 def embedded(page: Page) -> str:

@@ -80,6 +80,16 @@ class TrainedModel:
             raise ArtifactError(f"{self.path} contains {self.format}, expected {SAVED_MODEL}.")
         return self.model_path
 
+    def _repr_html_(self) -> str:
+        from rankline.workflows.page.page import Page, embedded, metric_tiles  # only notebooks need it
+
+        page = Page(
+            title=f"{self.manifest.details.get('config', {}).get('model', 'model')}, trained",
+            meta=[str(self.path), *[f"run {self.run_id[:8]}"] * bool(self.run_id), self.format],
+            tiles=metric_tiles(self.metrics),
+        )
+        return embedded(page)
+
     @classmethod
     def load(cls, path: Path) -> "TrainedModel":
         manifest = load_manifest(path, KIND)

@@ -96,9 +96,9 @@ def _one_row(results: Sequence[LoadResult]) -> Iterator[Card]:
     )
     chart.bars(edges.tolist(), bars.tolist())
     for level, (name, ms) in enumerate(marks.items()):
-        chart.mark(ms, f"{name} {number(ms)} ms", level)
+        chart.mark(ms, f"{name} {plain(ms)} ms", level)
     above = int(counts[values_ms > top].sum())
-    beyond = f"; {above:,} above {plain(top)} ms not shown, the longest {number(result.value('max_ms'))} ms" * (
+    beyond = f"; {above:,} above {plain(top)} ms not shown, the longest {plain(result.value('max_ms') or 0)} ms" * (
         above > 0
     )
     note = f"{result.num_requests:,} requests{beyond}."

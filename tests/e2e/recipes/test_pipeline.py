@@ -98,9 +98,10 @@ def again(workplace: Workplace, tmp_path_factory: pytest.TempPathFactory) -> Wor
 
 def test_run_ends_in_a_summary_and_what_to_try_next(workplace: Workplace) -> None:
     for expected in (
-        "mean of 2 seeds",
-        "scored by the server",
-        "p99 ms",
+        "over 2 seeds",
+        "alone",
+        "scores compared with the expected ones",
+        "report.html",
         "rankline ui",
         "rankline serve",
         "rankline recommend",

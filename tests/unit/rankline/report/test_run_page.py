@@ -10,7 +10,7 @@ from rankline.serving.loadtest.runs import Load
 from rankline.training.evaluation import quality
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import KIND, TrainedModel
-from rankline.workflows.storage.artifacts import Manifest, publish
+from rankline.workflows.storage.artifacts import publish
 from tests.factories.ensembles import publish_tiny
 from tests.factories.pages import ParsedPage
 from tests.factories.reports import report_of, result_of
@@ -51,7 +51,7 @@ def found(prepared: PreparedData, tmp_path: Path) -> RunReport:
             quality={**metrics, "served_auc": metrics["valid_auc"]},
         ),
         prepared=prepared,
-        trained=model(tmp_path / "model", config={"model": {"name": "mlp"}}),
+        trained=model(tmp_path / "model", config={"model": "mlp"}),
         analysis=analyze(prepared, rows, labels, score(rows), score),
         curves=CURVES,
         steps=[("rankline serve shop", "keep serving")],
@@ -127,6 +127,11 @@ def test_terminal_lines_say_quality_and_speed(found: RunReport) -> None:
     assert [line.split("  ")[0] for line in lines] == ["1 row", "64 rows"]
 
 
-def test_manifest_is_left_as_it_was(found: RunReport) -> None:
+def test_notebooks_show_models_ensembles_and_reports(found: RunReport) -> None:
     assert found.trained is not None
-    assert Manifest.read(found.trained.path) == found.trained.manifest
+    for shown, expected in (
+        (replace(found.trained, metrics={"valid_auc": 0.75}), "0.7500"),
+        (found.ensemble, "version 1 · active"),
+        (found.bench, "64 rows"),
+    ):
+        assert expected in ParsedPage(shown._repr_html_()).text
