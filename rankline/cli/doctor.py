@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -27,6 +28,7 @@ def doctor_command(json_file: JsonFile = None) -> None:
     for check in examine():  # print each result as soon as it is known
         _print_check(check)
         checks.append(check)
+    _print_conclusion(checks)
     if json_file:
         write_json(report(checks), json_file)
     if any(check.required and not check.works for check in checks):
@@ -34,5 +36,15 @@ def doctor_command(json_file: JsonFile = None) -> None:
 
 
 def _print_check(check: "Check") -> None:
-    mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[yellow]–[/]"
-    show(CONSOLE, f"{mark} {check.name:<16} {escape(check.detail)}")
+    mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[dim]–[/]"
+    show(CONSOLE, escape(check.detail), f"{mark} {escape(check.name)}", 19)
+
+
+def _print_conclusion(checks: "Sequence[Check]") -> None:
+    CONSOLE.print()
+    if broken := [check.name for check in checks if check.required and not check.works]:
+        show(CONSOLE, f"[bold red]Not ready:[/] {escape(', '.join(broken))}. The lines above say how to fix this.")
+    else:
+        show(CONSOLE, "[bold green]Ready:[/] prepare, train, export, serve and bench work here.")
+    if missing := [check.name for check in checks if not check.required and not check.works]:
+        show(CONSOLE, f"Not available, and not needed for these: {escape(', '.join(missing))}.")

@@ -1,3 +1,4 @@
+import shlex
 import signal
 import threading
 from pathlib import Path
@@ -7,7 +8,7 @@ import typer
 
 from rankline.cli.options.arguments import Repository, WorkDir
 from rankline.cli.options.completion import recipes
-from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from rankline.serving.server.ports import GRPC_PORT
 from rankline.terminal.console import CONSOLE, say
 from rankline.workflows.core.errors import ConfigError
@@ -119,13 +120,24 @@ def serve_command(
         if server.endpoints.http:
             say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         say(f"metrics  {server.endpoints.metrics}")
-        say(f"Press Ctrl-C to stop. Try it with: rankline predict {recipe} --url {server.endpoints.grpc} …")
+        say("Press Ctrl-C to stop. Score a row with:")
+        say(f"  {_example(ensemble, recipe, work_dir, server.endpoints.grpc)}")
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
         supervisor.run(stop)
     finally:
         server.stop()
     say("stopped")
+
+
+def _example(ensemble: "ExportedEnsemble", recipe: str, work_dir: Path, url: str) -> str:
+    """Return a command that scores a row of the model's own data, or a file if no row is at hand."""
+    from rankline.scoring.sample import example_row
+    from rankline.serving.repository.ensemble import INPUTS
+
+    workspace = Workspace(recipe=ensemble.name, root=work_dir)
+    row = example_row(workspace, ensemble.manifest.details.get(INPUTS, ()))
+    return shlex.join(["rankline", "predict", recipe, "--url", url, *(row or ["--input", "FILE"])])
 
 
 def _follower(

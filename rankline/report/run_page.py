@@ -16,7 +16,7 @@ from rankline.training.evaluation import METRICS, Objective, metric_names, objec
 from rankline.training.evaluation.cards import learning_curve, quality_cards
 from rankline.training.evaluation.confidence import LEVEL
 from rankline.training.tracking import rankline_version
-from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.formatting import local_time, quality_figure
 from rankline.workflows.page.charts import Interval, Points, forest, plain
 from rankline.workflows.page.page import Card, Page, Section, Tile, bar, table
 from rankline.workflows.schema.targets import Head
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from rankline.workflows.schema.model_artifact import TrainedModel
 
 _CALIBRATED = 0.05
-TIME = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class RunReport:
         )
 
     def _meta(self) -> Iterator[str]:
-        yield datetime.now(timezone.utc).astimezone().strftime(TIME)
+        yield local_time(datetime.now(timezone.utc))
         if self.ensemble.run_id:
             yield f"run {self.ensemble.run_id[:8]}"
         engine = self.ensemble.manifest.details["engine"]

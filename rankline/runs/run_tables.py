@@ -9,26 +9,24 @@ from rich.markup import escape
 from rankline.serving.loadtest.summary import number
 from rankline.terminal.bench_table import interval_of
 from rankline.terminal.console import heading, print_table, show
-from rankline.workflows.core.formatting import quality_figure, quality_interval
+from rankline.workflows.core.formatting import local_time, quality_figure, quality_interval
 
 if TYPE_CHECKING:
     from rankline.runs.compare import RunComparison
     from rankline.runs.summary import RunSummary
 
-_SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s", "megabytes": "MB"}
+_SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s"}
 
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
     """Print a table with one line per run, omitting empty columns. `active` contains the run ids of active versions."""
     columns = {
         "run": [one.short_id for one in runs],
+        "started": [local_time(one.started) for one in runs],
         **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
         **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
-        "engine": [one.engine for one in runs],
         "version": [one.version for one in runs],
         "": [_state(one, active) for one in runs],
-        "started": [f"{one.started.astimezone():%Y-%m-%d %H:%M}" for one in runs],
-        "data": [one.data for one in runs],
         "what": [f"{one.recipe}: {one.name}" for one in runs],
     }
     shown = {title: cells for title, cells in columns.items() if set(cells) - {"", "–"}}

@@ -1,6 +1,7 @@
 """The results that commands print when they finish."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from rankline.recipes.workspace import REPOSITORY, WORK_DIR
 from rankline.serving.loadtest.summary import checked
 from rankline.terminal.console import heading, plain_table, print_table, show
 from rankline.training.evaluation import objective_of
-from rankline.workflows.core.formatting import quality_figure
+from rankline.workflows.core.formatting import local_time, quality_figure
 
 if TYPE_CHECKING:
     from rankline.api.pipeline import RunResult
@@ -122,7 +123,7 @@ def print_versions(versions: "Iterable[ExportedEnsemble]", console: Console) -> 
     titles, figures = zip(*(_objective_figure(version.offline_metrics) for version in versions), strict=True)
     columns = {
         "version": [str(version.version) for version in versions],
-        "exported": [version.manifest.created_at for version in versions],
+        "exported": [local_time(datetime.fromisoformat(version.manifest.created_at)) for version in versions],
         "engine": [version.manifest.details["engine"] for version in versions],
         titles[0] if len(set(titles)) == 1 else "quality": figures,
         "MLflow run": [version.run_id[:8] for version in versions],
@@ -137,7 +138,7 @@ def print_statuses(found: "Sequence[Status]", console: Console) -> None:
         "version": [str(one.version) for one in found],
         "champion": ["" if one.registry is None else _said(one.champion, one) for one in found],
         "server": ["" if one.served is None else _said(one.served, one) for one in found],
-        "since": [f"{one.since.astimezone():%Y-%m-%d %H:%M}" for one in found],
+        "since": [local_time(one.since) for one in found],
         "quality": [" ".join(_objective_figure(one.metrics)) if one.metrics else "–" for one in found],
         "engine": [one.engine for one in found],
         "MLflow run": [one.run_id[:8] or "–" for one in found],

@@ -1,5 +1,6 @@
 import re
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from difflib import get_close_matches
 
 _LARGE = 100  # regression errors above this need no four decimals
@@ -13,6 +14,10 @@ def quality_figure(value: float, sign: str = "") -> str:
 def quality_interval(low: float, high: float) -> str:
     """Format a confidence interval for the change in a metric, such as +0.0010 to +0.0030."""
     return f"{quality_figure(low, '+')} to {quality_figure(high, '+')}"
+
+
+def local_time(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
