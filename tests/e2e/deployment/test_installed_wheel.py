@@ -22,7 +22,11 @@ PARTS = ("serving", "training", "workflows")
 VERSION = [version for version in VERSIONS if version != own_version()][-1]
 KERAS = "TF_USE_LEGACY_KERAS=1"
 """What users may have set for other programs of theirs: ours take tf_keras by its own name."""
-INSTALL = commands((ROOT / "docs" / "guide" / "installing.md").read_text(encoding="utf-8"))[:2]
+INSTALL = [
+    command
+    for command in commands((ROOT / "docs" / "guide" / "installing.md").read_text(encoding="utf-8"))
+    if "pip install" in command
+]
 """The two commands of the document: the wheel, and what pip cannot resolve."""
 
 

@@ -87,7 +87,7 @@ SERVING = (ROOT / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
 
 
 def test_readme_shows_commands() -> None:
-    assert commands(README)[:3] == ["make demo", "make test", "make test-all"]
+    assert commands(README)[0] == "make demo"
     assert len(commands(README)) > 7
 
 
