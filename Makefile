@@ -1,7 +1,7 @@
 # Every target makes its own .venv on first use; a second run installs nothing.
 # make PYTHON=/path/to/python TARGET chooses one of 3.10 to 3.13; after `make clean`, if there is a .venv with another.
 .DEFAULT_GOAL := help
-.PHONY: help demo horovod native test test-all check phrases pictures docs coverage mutants release setup lock clean
+.PHONY: help demo horovod native test test-all check phrases pictures look docs coverage mutants release setup lock clean
 BIN := .venv/bin
 CPP = $(shell git ls-files 'serving/*.cc' 'serving/*.h' 'workflows/*.cc' 'workflows/*.h')
 SHELL_SCRIPTS = $(filter-out %.awk,$(shell git ls-files '*.sh' serving/deploy/bin .ci/run))
@@ -47,6 +47,9 @@ test-all: check ## run all tests required before merging: also slow ones, full p
 
 pictures: setup ## renew the pictures of README and documents from a real run (10 minutes; needs tmux and chromium, and an idle machine)
 	@$(BIN)/python scripts/pictures.py
+
+look: setup ## check in a browser that PAGES fit every window, light and dark, and are accessible (needs chromium)
+	@$(BIN)/uv run --quiet --no-project --with playwright==1.65.2 --with axe-playwright-python==0.1.8 scripts/look.py $(PAGES)
 
 docs: setup ## build the documentation site, build/site/index.html; broken links and unknown names are errors
 	@$(BIN)/sphinx-build -q -W --keep-going docs build/site

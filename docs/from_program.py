@@ -1,14 +1,17 @@
 """Parts of the reference that are read from the program, as Markdown."""
 
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from rankline.cli.main import app
+from rankline.cli.options.help import HelpGroup
 from rankline.recipes.overrides import description_of
 from rankline.recipes.recipe_file import recipe_schema
 from rankline.serving.loadtest.report.report import FORMAT_VERSION, BenchmarkReport, LoadResult
@@ -23,9 +26,15 @@ _EXAMPLES = re.compile(r"\*\*Examples?\*\*\s*(.*)", re.DOTALL)
 
 
 def verbs() -> str:
-    """Every verb of the command line: what it does, its arguments and options, its examples."""
+    """A list of the commands by purpose, then what each does, its arguments and options, and examples."""
     group: Any = typer.main.get_command(app)
-    return "\n\n".join(_verb(name, verb) for name, verb in group.commands.items() if not verb.hidden)
+    rows = [
+        (purpose, f"[`{name}`](#{name})", words)
+        for purpose, commands in HelpGroup.purposes.items()
+        for name, words in commands
+    ]
+    parts = (_verb(name, verb) for name, verb in group.commands.items() if not verb.hidden)
+    return "\n\n".join([_table(("for", "command", "what it does"), rows), *parts])
 
 
 def _verb(name: str, verb: Any) -> str:
@@ -168,6 +177,27 @@ def _measured() -> Iterator[tuple[str, str]]:
 
 def _bounded() -> list[Metric]:
     return [metric for metric in MEASURED.values() if metric.has_interval]
+
+
+def notebook() -> str:
+    """The cells of notebook.ipynb and their outputs."""
+    cells = json.loads((Path(__file__).parent / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += filter(None, map(_output, cell.get("outputs", ())))
+    return "\n\n".join(parts)
+
+
+def _output(output: Mapping[str, Any]) -> str:
+    data = output.get("data", {})
+    if output["output_type"] == "display_data" and "image/png" not in data:  # progress of a command
+        return ""
+    if "text/html" in data:
+        return f"```{{raw}} html\n{''.join(data['text/html'])}\n```"
+    text = "".join(data.get("text/plain", output.get("text", ())))
+    return f"```text\n{text}\n```" if text else ""
 
 
 def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -197,7 +197,7 @@ def _confusion(head: Head, models: Rows) -> Card:
         text=lambda tick: "" if is_many else _short(names[int(tick)], 44 // number),
     )
     y = Axis(low=0, high=number, ticks=ticks, text=lambda tick: _short(names[int(tick)], 9))
-    chart = Chart(x, y, f"Confusion matrix of {head.column}", height=420 if is_many else 300, left=104)
+    chart = Chart(x, y, f"Confusion matrix of {head.column}", height=420 if is_many else 300, left=118)
     edges = list(range(number + 1))
     chart.cells(edges, edges, shares.tolist())
     if not is_many:

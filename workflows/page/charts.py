@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 520, 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 28, 16, 42
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 36, 16, 42
 _MAX_TICKS = 6
 _NUM_COLORS = 6  # colors of page.html, used in turn
 Points = Sequence[tuple[float, float]]
