@@ -218,9 +218,9 @@ class TableRequests:
         missing = [name for name in features if name not in texts and name not in optional]
         hint = did_you_mean(unknown, features)
         if unknown:
-            raise DataError(f"{unknown} are not features. Expected {list(features)}.{hint}")
+            raise DataError(f"{listed(unknown, 5)} are not columns of the model. Expected {listed(list(features), 20)}.{hint}")
         if missing:
-            raise DataError(f"the row lacks {missing}. Expected {list(features)}; pass '' for a missing value.")
+            raise DataError(f"the row lacks {listed(missing, 20)}. Pass '' for a missing value.")
         for name, text in texts.items():
             separator = features[name].separator
             is_other = re.match(r"\[.*\]$", text) or (separator not in text and re.search("[|;,]", text))
