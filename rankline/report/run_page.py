@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from rankline.workflows.schema.model_artifact import TrainedModel
 
 _CALIBRATED = 0.05
+_SECOND = {
+    "r2": "share of the variance that the model explains",
+    "accuracy": "share of rows whose most likely class is right",
+}
+"""Further metrics with a tile, and what they mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +122,11 @@ class RunReport:
     def _fast(self) -> Iterator[str]:
         if first := self._smallest:
             p50, p99 = first.value("p50_ms") or 0, first.value("p99_ms")
-            within = f", 99 % within {plain(p99)} ms" if p99 is not None else ""
-            yield f"The server answers {rows_in_words(first.batch_size)} in **{plain(p50)} ms**{within}"
+            within = f" (99 % within {plain(p99)} ms)" if p99 is not None else ""
+            yield f"The server answers {rows_in_words(first.batch_size)} in **{plain(p50)} ms**{within}."
             if (most := self._fastest) and most.rows_per_s > 0:
-                yield f"and scores up to **{plain(most.rows_per_s)} rows per second**."
-            else:
-                yield "."
+                size = rows_in_words(most.batch_size)
+                yield f"In requests of {size}, it scores **{plain(most.rows_per_s)} rows per second**."
         elif self.bench.bench:
             yield f"{conclusion(self.bench)}."
 
@@ -168,7 +172,9 @@ class RunReport:
                 0, f"With {self._num_rows():,} validation rows, {self.objective.title} is {low} to {high} (95 %)."
             )
         if self.bench.busy:
-            said.append(f"**The machine was busy ({self.bench.busy}): expect better speed on an idle one.**")
+            said.append(
+                f"**Other programs were using the machine ({self.bench.busy}), so speed is better on an idle one.**"
+            )
         return " ".join(said)
 
     def _num_rows(self) -> int:
@@ -197,35 +203,41 @@ class RunReport:
         )
         best = self.prepared.spec.metadata.best_auc if self.prepared else None
         if self.objective.name == "auc":
-            marks = [(0.0, "0.5 guessing")]
+            marks = [(0.0, "0.5", "guessing")]
             if baseline:
-                marks.append((_auc_share(baseline.figure), f"{baseline.figure:.3f} {baseline.column} alone"))
+                marks.append((_auc_share(baseline.figure), f"{baseline.figure:.2f}", f"{baseline.column} alone"))
             if best:
-                marks.append((_auc_share(best), f"{best:.3f} best attainable"))
+                marks.append((_auc_share(best), f"{best:.2f}", "best attainable, known for generated data"))
+            marks.append((1.0, "1", "perfect"))
             scale = (_auc_share(self.figure), marks)
             yield Tile(title="AUC", value=f"{self.figure:.3f}", note=interval, scale=scale)
         else:
             note = f"{quality_figure(baseline.figure)} from {baseline.column} alone. " if baseline else ""
             yield Tile(title=self.objective.title, value=quality_figure(self.figure), note=note + interval)
-        name, explained = {
-            "auc": ("calibration", "mean score over mean label; 1 is calibrated"),
-            "rmse": ("r2", "share of the variance that the model explains"),
-            "logloss": ("accuracy", "share of rows whose most likely class is right"),
-        }.get(self.objective.name, ("", ""))
-        if (value := self.bench.quality.get(f"valid_{name}")) is not None:
-            title = {"calibration": "Calibration"}.get(name, METRICS[name].title)
-            yield Tile(title=title[:1].upper() + title[1:], value=f"{value:.3f}", note=explained)
+        if (ratio := self.bench.quality.get("valid_calibration")) is not None:
+            off = ratio - 1
+            is_close = abs(off) < _CALIBRATED
+            note = f"scores are {'close to labels' if is_close else 'too high' if off > 0 else 'too low'} on average"
+            yield Tile(title="Calibration", value=f"{off:+.1%}", note=note)
+        for name, note in _SECOND.items():
+            if (value := self.bench.quality.get(f"valid_{name}")) is not None:
+                yield Tile(title=METRICS[name].title, value=f"{value:.3f}", note=note)
+
+    @property
+    def _busy(self) -> str:
+        return ", on a busy machine" if self.bench.busy else ""
 
     def _speed_tiles(self) -> Iterator[Tile]:
         if first := self._smallest:
             p99 = first.value("p99_ms")
             note = f"p99 {plain(p99)} ms" if p99 is not None else "too few requests for p99"
+            note += self._busy
             title = rows_in_words(first.batch_size)
             yield Tile(
                 title=title[:1].upper() + title[1:], value=plain(first.value("p50_ms") or 0), unit="ms p50", note=note
             )
         if (most := self._fastest) and most.rows_per_s > 0:
-            note = f"with {rows_in_words(most.batch_size)} per request"
+            note = f"with {rows_in_words(most.batch_size)} per request{self._busy}"
             yield Tile(title="Throughput", value=plain(most.rows_per_s), unit="rows/s", note=note)
 
     # --- Sections
@@ -258,13 +270,13 @@ class RunReport:
         if self.objective is None or self.curves is None:
             return
         loss = "rmse" if self.objective.name == "rmse" else "loss" if self.objective.name == "loss" else "logloss"
-        held_out = (("inner_", "held-out training rows"), ("valid_", "validation rows"))
+        held_out = (("inner_", "held out"), ("valid_", "validation"))
         known = (pair for pair in held_out if len(self.curves.get(f"{pair[0]}{loss}", ())) > 1)
         prefix, name = next(known, held_out[-1])
         training = f"{'inner_' if prefix == 'inner_' else ''}train_loss"
         curves = {name: self.curves.get(f"{prefix}{loss}", ())}
         if loss == "logloss" and training in self.curves:
-            curves["training rows"] = self.curves[training]
+            curves["training"] = self.curves[training]
         epoch = self.trained.metrics.get("epoch")
         title = METRICS[loss].title if loss in METRICS else "loss"
         yield learning_curve(title, curves, int(epoch) if epoch is not None and math.isfinite(epoch) else None)

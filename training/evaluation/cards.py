@@ -46,7 +46,11 @@ def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | N
                 points, [f"{name}, epoch {epoch:.0f}: {quality_figure(value)}" for epoch, value in points], color
             )
         chart.label(*points[-1], name, color, is_above=color == 0)
-    return Card(title="Learning curve", note=f"{title} by epoch; lower is better.", content=chart.svg())
+    return Card(
+        title="Learning curve",
+        note=f"{title} by epoch, lower is better. Held-out training rows choose the epoch.",
+        content=chart.svg(),
+    )
 
 
 def quality_cards(head: Head, models: Rows) -> Iterator[Card]:

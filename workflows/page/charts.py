@@ -17,13 +17,11 @@ Points = Sequence[tuple[float, float]]
 
 
 def plain(value: float) -> str:
-    """Format a tick or a value for people: 0.25, 1,200, 48k or 1.5M."""
+    """Format a tick or a value for people: 0.25, 120, 1.2k, 48k or 1.5M."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"
-    if size >= 1e4:
-        return f"{value / 1e3:.3g}k"
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.3g}"
+    return f"{value / 1e3:.3g}k" if size >= 1e3 else f"{value:.3g}"
 
 
 def percent(value: float) -> str:
@@ -68,7 +66,7 @@ class Axis:
         """Return the axis with ticks at these values, thinned out so that their labels do not overlap."""
         shown: list[float] = []
         for tick in sorted(ticks):
-            if not shown or self.share(tick) - self.share(shown[-1]) >= 1 / (_MAX_TICKS + 1):
+            if not shown or self.share(tick) - self.share(shown[-1]) >= 0.98 / (_MAX_TICKS + 1):
                 shown.append(tick)
         return replace(self, ticks=tuple(shown))
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """A key figure. `scale` draws it as a bar between marks: its share, and (share, text) of each mark."""
+    """A key figure. `scale` draws it as a bar with marks: its share, and (share, number, text) of each mark."""
 
     title: str
     value: str
     unit: str = ""
     note: str = ""
-    scale: tuple[float, Sequence[tuple[float, str]]] | None = None
+    scale: tuple[float, Sequence[tuple[float, str, str]]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

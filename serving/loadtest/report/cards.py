@@ -58,7 +58,7 @@ def _latency(measured: Mapping[str, Sequence[LoadResult]]) -> Card:
             for points, label in ((lower, "p50"), (upper, "p99")):
                 if points:
                     chart.label(*points[len(points) // 2], label, color, is_above=label == "p99")
-    return Card(title="Latency", note=f"p50 (line) to p99 (band) by {_LOADS[key]}.", content=chart.svg())
+    return Card(title="Latency", note=f"p50 (line) to p99 (band) by {_LOADS[key]}, on log scales.", content=chart.svg())
 
 
 def _throughput(measured: Mapping[str, Sequence[LoadResult]]) -> Card:
@@ -75,8 +75,8 @@ def _throughput(measured: Mapping[str, Sequence[LoadResult]]) -> Card:
         chart.line(shown, color)
         chart.dots(shown, [f"{x:,.0f} {_LOADS[key]}: {number(y)} rows/s" for x, y in shown], color)
         if shown:
-            chart.label(*shown[-1], title or f"{plain(shown[-1][1])} rows/s", color)
-    return Card(title="Throughput", note=f"Rows per second by {_LOADS[key]}.", content=chart.svg())
+            chart.label(*shown[-1], title or f"{plain(shown[-1][1])} rows/s", color, is_above=False)
+    return Card(title="Throughput", note=f"Rows per second by {_LOADS[key]}, on log scales.", content=chart.svg())
 
 
 def _one_row(results: Sequence[LoadResult]) -> Iterator[Card]:
@@ -116,7 +116,11 @@ def _breakdown(results: Sequence[LoadResult]) -> Iterator[Card]:
         "mean": [f"{sum(parts.values()):.2f} ms" for _, parts in found],
     }
     content = legend(names) + table(bars, left=2)
-    yield Card(title="Where the time goes", note="Mean latency, from Triton's statistics.", content=content)
+    yield Card(
+        title="Where the time goes",
+        note="Mean latency, from Triton's statistics. Slow requests raise the mean above the median.",
+        content=content,
+    )
 
 
 def _details(report: BenchmarkReport) -> dict[str, Markup]:

@@ -218,7 +218,9 @@ class TableRequests:
         missing = [name for name in features if name not in texts and name not in optional]
         hint = did_you_mean(unknown, features)
         if unknown:
-            raise DataError(f"{listed(unknown, 5)} are not columns of the model. Expected {listed(list(features), 20)}.{hint}")
+            raise DataError(
+                f"{listed(unknown, 5)} are not columns of the model. Expected {listed(list(features), 20)}.{hint}"
+            )
         if missing:
             raise DataError(f"the row lacks {listed(missing, 20)}. Pass '' for a missing value.")
         for name, text in texts.items():

@@ -99,7 +99,7 @@ def test_problem_and_busy_machine_are_said_first(found: RunReport) -> None:
     text = ParsedPage(replace(found, bench=bench).page().html()).text
     head = text[: text.index("How good")]
     assert "the client was the bottleneck" in head
-    assert "The machine was busy (load 7.0)" in head
+    assert "Other programs were using the machine (load 7.0)" in head
     assert "served = trained" not in head
 
 

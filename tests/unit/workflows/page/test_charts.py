@@ -9,7 +9,7 @@ from tests.factories.pages import ParsedPage
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.25, "0.25"), (0, "0"), (1200, "1,200"), (48_000, "48k"), (1_500_000, "1.5M"), (-48_000, "-48k")],
+    [(0.25, "0.25"), (0, "0"), (1200, "1.2k"), (48_000, "48k"), (1_500_000, "1.5M"), (-48_000, "-48k")],
 )
 def test_ticks_are_written_for_people(value: float, text: str) -> None:
     assert plain(value) == text

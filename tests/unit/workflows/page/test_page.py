@@ -9,7 +9,7 @@ PAGE = Page(
     verdict="AUC is **0.775**, better than `userId` alone.",
     trust="Measured.",
     problems=["the client was the bottleneck"],
-    tiles=[Tile(title="AUC", value="0.775", note="", scale=(0.5, [(0, "guessing"), (0.9, "best")]))],
+    tiles=[Tile(title="AUC", value="0.775", note="", scale=(0.5, [(0, "0.5", "guessing"), (0.9, "0.9", "best")]))],
     steps=["`rankline serve clicks` keep serving"],
     sections=[
         Section(
@@ -34,7 +34,7 @@ def test_page_has_all_its_parts_and_no_external_references() -> None:
 
 
 def test_page_escapes_all_text() -> None:
-    tile = Tile(title=HOSTILE, value=HOSTILE, unit=HOSTILE, note=HOSTILE, scale=(0.5, [(0.1, HOSTILE)]))
+    tile = Tile(title=HOSTILE, value=HOSTILE, unit=HOSTILE, note=HOSTILE, scale=(0.5, [(0.1, HOSTILE, HOSTILE)]))
     columns = {HOSTILE: [HOSTILE, share_bar({HOSTILE: 1.0}), bar(0.5), legend([HOSTILE])]}
     card = Card(title=HOSTILE, content=table(columns), note=HOSTILE)
     section = Section(title=HOSTILE, cards=[card], remarks=[HOSTILE], folded={HOSTILE: table({})})
