@@ -10,6 +10,8 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from rankline.terminal.console import CONSOLE, show
+from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.formatting import did_you_mean
 
 ALL = "--help-all"
 _COMMON = {
@@ -48,6 +50,14 @@ class HelpGroup(TyperGroup):
     purposes: Mapping[str, Sequence[tuple[str, str]]] = {}
     """Purpose → its commands and what they do, in a few words."""
     recipes: Mapping[str, str] = {}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and self.get_command(ctx, args[0]) is None:
+            known = self.list_commands(ctx)
+            raise ConfigError(
+                f"unknown command {args[0]!r}.{did_you_mean(args[:1], known)} List the commands with: rankline --help"
+            )
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         _write(f"[bold]Usage:[/] {ctx.command_path} COMMAND [ARGUMENTS]\n")

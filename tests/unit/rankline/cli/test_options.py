@@ -241,6 +241,12 @@ def test_help_lists_every_command_below_its_purpose() -> None:
     assert [name for name in commands if f" {name} " not in text] == []
 
 
+def test_unknown_command_is_told_the_nearest() -> None:
+    done = invoke("exprot")
+    assert done.exit_code == 1
+    assert "unknown command 'exprot'. Did you mean 'export' by 'exprot'?" in " ".join(done.output.split())
+
+
 def test_short_help_says_how_to_see_the_rest() -> None:
     text = invoke("run", "movielens", "--help").output
     assert " run movielens --help-all" in text
