@@ -1,0 +1,30 @@
+"""Measures a loader: `python PEER.py DIRECTORY CACHE BATCH_SIZE MAX_S`, for the other files of this folder.
+
+DIRECTORY contains Parquet files with the columns below, and CACHE is for files in the peer's own format, which the
+first call writes. Prints the rows per second of shuffled batches. Imports nothing from Rankline.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+COLUMNS = ("userId", "movieId", "rating")
+
+
+def main(batches: Callable[[Path, Path, int], Iterator[int]], convert: Callable[[Path, Path], object] | None = None) -> None:
+    """Measure `batches`, which yields the number of rows of each batch."""
+    directory, cache, batch_size, max_s = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    if convert is not None:
+        convert(directory, cache)
+    done, begin_s = 0, time.perf_counter()
+    for num_rows in batches(directory, cache, batch_size):
+        done += num_rows
+        if time.perf_counter() - begin_s > max_s:
+            break
+    print(json.dumps(done / (time.perf_counter() - begin_s)))
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(map(str, directory.glob("*.parquet")))
