@@ -18,7 +18,7 @@ from rankline.training.evaluation.confidence import LEVEL
 from rankline.training.tracking import rankline_version
 from rankline.workflows.core.formatting import local_time, quality_figure
 from rankline.workflows.page.charts import Interval, Points, forest, plain
-from rankline.workflows.page.page import Card, Page, Section, Tile, bar, table
+from rankline.workflows.page.page import Card, Page, Section, Tile, bar, embedded, table
 from rankline.workflows.schema.targets import Head
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class RunReport:
             return None
         quality, name = self.bench.quality, self.objective.name
         return quality.get(f"served_{name}", quality.get(f"valid_{name}"))
+
+    def _repr_html_(self) -> str:
+        return embedded(self.page())
 
     def page(self) -> Page:
         version = f"version {self.ensemble.version}{' · active' if self.ensemble.is_active else ''}"

@@ -13,7 +13,9 @@ from pathlib import Path
 COLUMNS = ("userId", "movieId", "rating")
 
 
-def main(batches: Callable[[Path, Path, int], Iterator[int]], convert: Callable[[Path, Path], object] | None = None) -> None:
+def main(
+    batches: Callable[[Path, Path, int], Iterator[int]], convert: Callable[[Path, Path], object] | None = None
+) -> None:
     """Measure `batches`, which yields the number of rows of each batch."""
     directory, cache, batch_size, max_s = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     if convert is not None:

@@ -19,7 +19,10 @@ def batches(directory: Path, _: Path, batch_size: int) -> Iterator[int]:
 
     def buffers() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, len(groups), _BUFFERED_GROUPS):
-            tables = [file.read_row_group(group, columns=list(COLUMNS)) for file, group in groups[first : first + _BUFFERED_GROUPS]]
+            tables = [
+                file.read_row_group(group, columns=list(COLUMNS))
+                for file, group in groups[first : first + _BUFFERED_GROUPS]
+            ]
             columns = {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in COLUMNS}
             order = rng.permutation(len(columns[COLUMNS[0]]))
             yield {name: values[order] for name, values in columns.items()}

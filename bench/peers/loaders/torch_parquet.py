@@ -21,7 +21,11 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         rng = np.random.default_rng(worker.id)
         opened = {path: pq.ParquetFile(path) for path in self._paths}
         groups = [(path, group) for path, file in opened.items() for group in range(file.num_row_groups)]
-        own = rng.permutation(len(groups))[:: 1] if worker.num_workers == 1 else np.arange(worker.id, len(groups), worker.num_workers)
+        own = (
+            rng.permutation(len(groups))[::1]
+            if worker.num_workers == 1
+            else np.arange(worker.id, len(groups), worker.num_workers)
+        )
         rng.shuffle(own)
         for begin in range(0, len(own), _BUFFERED_GROUPS):
             tables = [

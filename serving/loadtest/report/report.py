@@ -250,22 +250,6 @@ class BenchmarkReport:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
-    def _repr_html_(self) -> str:
-        from rankline.workflows.page.charts import plain  # not in the container
-        from rankline.workflows.page.page import Page, Tile, embedded
-
-        measured = [one for one in self.bench if one.value("p50_ms") is not None]
-        tiles = [
-            Tile(
-                title=one.load.words,
-                value=plain(one.value("p50_ms") or 0),
-                unit="ms p50",
-                note=f"{plain(one.rows_per_s)} rows/s",
-            )
-            for one in measured
-        ]
-        return embedded(Page(title=f"{self.model_name}: latency", problems=self.problems, tiles=tiles))
-
     def to_csv(self) -> str:
         """Return CSV with a header and one row per load, including the bounds of each confidence interval."""
         text = io.StringIO()

@@ -132,6 +132,6 @@ def test_notebooks_show_models_ensembles_and_reports(found: RunReport) -> None:
     for shown, expected in (
         (replace(found.trained, metrics={"valid_auc": 0.75}), "0.7500"),
         (found.ensemble, "version 1 · active"),
-        (found.bench, "64 rows"),
+        (found, "rows per second"),
     ):
         assert expected in ParsedPage(shown._repr_html_()).text

@@ -230,6 +230,6 @@ def test_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytest.M
 
 def test_outside_model_brings_its_options_to_the_command_line() -> None:
     name = f"{outside_models.__name__}:WideConfig"
-    text = CliRunner().invoke(app, ["train", "movielens", "--model", name, "--help"], env={"COLUMNS": "200"}).output
+    text = CliRunner().invoke(app, ["train", "movielens", "--model", name, "--help-all"], env={"COLUMNS": "200"}).output
     assert "--first-weight" in text
     assert "--hidden" not in text
