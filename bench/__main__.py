@@ -20,6 +20,7 @@ from rankline.workflows.core.machine import busyness
 
 BENCHMARKS = {
     "loader": "our loader against merlin-dataloader, TFRecord, and Arrow's own decoding; supports --device",
+    "loaders": "our loader against DataLoader, datasets, Streaming, Ray Data, tf.data and arrays in memory",
     "prepare": "preparing Criteo rows, by a recipe file too, against the same in Polars and DuckDB, and memory use",
     "training": "training with our loader, without a loader, and in the seed document's path; supports --recipe",
     "sequences": "SIM against DIEN and DIN, and the cost of ranking candidates",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from bench.harness.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
@@ -21,6 +22,7 @@ from rankline.workflows.core.errors import ConfigError
 
 NUM_ROWS, BATCH_SIZE = 10_000_000, 32_768
 _TIMEOUT_S = 900.0
+_TORCH = f"torch=={version('torch').partition('+')[0]}"
 _FOLDER = Path(__file__).parents[1] / "peers" / "loaders"
 _OURS = "rankline"
 PEERS: Mapping[str, tuple[str, tuple[str, ...] | None, tuple[str, ...]]] = {
@@ -29,9 +31,9 @@ PEERS: Mapping[str, tuple[str, tuple[str, ...] | None, tuple[str, ...]]] = {
     "tf.data": ("tf_data.py", None, ()),
     "arrays in memory": ("arrays.py", None, ()),
     "arrays, with reading": ("arrays.py", None, ("read",)),
-    "Hugging Face datasets": ("huggingface.py", ("datasets==4.4.1", "torch==2.9.1"), ()),
-    "MosaicML Streaming": ("mosaicml.py", ("mosaicml-streaming==0.13.0", "torch==2.9.1", "pyarrow"), ()),
-    "Ray Data": ("ray_data.py", ("ray[data]==2.52.1", "torch==2.9.1"), ()),
+    "Hugging Face datasets": ("huggingface.py", ("datasets==5.2.0",), ()),
+    "MosaicML Streaming": ("mosaicml.py", ("mosaicml-streaming==0.13.0", _TORCH, "pyarrow"), ()),
+    "Ray Data": ("ray_data.py", ("ray[data]==2.60.0",), ()),
 }
 """Side → script, packages of its environment (None for this one), and further arguments."""
 

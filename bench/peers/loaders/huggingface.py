@@ -14,7 +14,7 @@ def load(directory: Path, cache: Path) -> Dataset:
 
 
 def batches(directory: Path, cache: Path, batch_size: int) -> Iterator[int]:
-    for batch in load(directory, cache).with_format("torch").shuffle(seed=0).iter(batch_size):
+    for batch in load(directory, cache).with_format("numpy").shuffle(seed=0).iter(batch_size):
         yield len(batch["rating"])
 
 

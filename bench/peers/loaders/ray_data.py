@@ -16,7 +16,7 @@ def start(_directory: Path, _cache: Path) -> None:
 def batches(directory: Path, _: Path, batch_size: int) -> Iterator[int]:
     rows = ray.data.read_parquet(files(directory), columns=list(COLUMNS), shuffle="files")
     options = {"batch_size": batch_size, "local_shuffle_buffer_size": _BUFFERED_BATCHES * batch_size}
-    for batch in rows.iter_torch_batches(**options):
+    for batch in rows.iter_batches(batch_format="numpy", **options):
         yield len(batch["rating"])
 
 

@@ -18,15 +18,11 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         worker = get_worker_info()
+        assert worker is not None
         rng = np.random.default_rng(worker.id)
         opened = {path: pq.ParquetFile(path) for path in self._paths}
         groups = [(path, group) for path, file in opened.items() for group in range(file.num_row_groups)]
-        own = (
-            rng.permutation(len(groups))[::1]
-            if worker.num_workers == 1
-            else np.arange(worker.id, len(groups), worker.num_workers)
-        )
-        rng.shuffle(own)
+        own = np.random.default_rng(0).permutation(len(groups))[worker.id :: worker.num_workers]
         for begin in range(0, len(own), _BUFFERED_GROUPS):
             tables = [
                 opened[path].read_row_group(group, columns=list(COLUMNS), use_threads=False)

@@ -8,7 +8,7 @@ import pytest
 
 from bench.harness import synthetic_rows as rows
 from bench.serving import tracking
-from bench.training import criteo, distributed, loader, quality, sequences, tables, training
+from bench.training import criteo, distributed, loader, loaders, quality, sequences, tables, training
 from bench.training.amazon import run_amazon
 from rankline.training.models.auto import realmlp, trees
 from rankline.workflows.core.errors import ConfigError
@@ -45,6 +45,14 @@ def test_loader_benchmark() -> None:
     )
     by_size = [report.results[side]["rows_per_s"] for side in sides]
     assert report.ratios["scale_spread"] == pytest.approx(1 - min(by_size) / max(by_size))
+
+
+def test_loaders_benchmark() -> None:
+    peers = ("rankline", "PyTorch DataLoader", "tf.data", "arrays in memory")
+    report = loaders.run(1, num_rows=100_000, peers=peers, max_turn_s=0.1)
+    ratios = ["vs_pytorch_dataloader", "vs_tf_data", "vs_arrays_in_memory", "vs_best_loader"]
+    check_report(report, sides=list(peers), ratios=ratios)
+    assert report.ratios["vs_best_loader"] == min(report.ratios.values())
 
 
 def test_loader_benchmark_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
