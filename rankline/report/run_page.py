@@ -40,7 +40,7 @@ class RunReport:
 
     Attributes:
         curves: name of a metric, such as inner_logloss, → its value after each epoch.
-        steps: commands to go on with, as `command` and purpose.
+        steps: suggested commands, each with its purpose.
     """
 
     ensemble: "ExportedEnsemble"

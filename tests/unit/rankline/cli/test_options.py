@@ -242,9 +242,9 @@ def test_help_lists_every_command_below_its_purpose() -> None:
 
 
 def test_unknown_command_is_told_the_nearest() -> None:
-    done = invoke("exprot")
+    done = invoke("expory")
     assert done.exit_code == 1
-    assert "unknown command 'exprot'. Did you mean 'export' by 'exprot'?" in " ".join(done.output.split())
+    assert "unknown command 'expory'. Did you mean 'export' by 'expory'?" in " ".join(done.output.split())
 
 
 def test_short_help_says_how_to_see_the_rest() -> None:
