@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from rankline.cli.options.arguments import Repository, WorkDir
 from rankline.cli.options.completion import recipes
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
 from rankline.serving.server.ports import GRPC_PORT
-from rankline.terminal.console import CONSOLE, say
+from rankline.terminal.console import CONSOLE, say, show
 from rankline.workflows.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def serve_command(
             say(f"HTTP     {server.endpoints.http}/v2/models/{ensemble.name}")
         say(f"metrics  {server.endpoints.metrics}")
         say("Press Ctrl-C to stop. Score a row with:")
-        say(f"  {_example(ensemble, recipe, work_dir, server.endpoints.grpc)}")
+        show(CONSOLE, escape(_example(ensemble, recipe, work_dir, server.endpoints.grpc)), "", 2, wrap=False)
         if follower is not None:
             threading.Thread(target=follower.run, args=(stop,), name="rankline-alias", daemon=True).start()
         supervisor.run(stop)

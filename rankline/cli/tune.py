@@ -135,7 +135,7 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
         say(f"  {name} {value}")
     if not tuned.choices:
         say("no trial was better than the recipe's own settings")
-    show(CONSOLE, f"[dim]train with them[/]  {tuned.command}")
+    show(CONSOLE, f"[dim]train with them[/]  {tuned.command}", wrap=False)
     return tuned.to_dict()
 
 
@@ -175,7 +175,7 @@ def _tune_serving(
     if tuned.num_left:
         say(f"{tuned.num_left} more configurations were not tried: too slow without a batching delay, or out of time")
     say_active(ensemble)
-    show(CONSOLE, f"[dim]the same export[/]  {tuned.command}")
+    show(CONSOLE, f"[dim]the same export[/]  {tuned.command}", wrap=False)
     return {**tuned.to_dict(), "version": ensemble.version, "is_active": ensemble.is_active}
 
 

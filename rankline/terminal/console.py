@@ -39,13 +39,15 @@ def note(text: str) -> None:
     show(ERRORS, escape(text))
 
 
-def show(console: Console, text: str, key: str = "", indent: int = 0, *, always_wrap: bool = False) -> None:
-    """Print markup, wrapped between words so that paths stay whole and can be copied. Logs get unwrapped lines,
-    unless `always_wrap`.
+def show(console: Console, text: str, key: str = "", indent: int = 0, *, wrap: bool | None = None) -> None:
+    """Print markup, wrapped between words so that paths stay whole and can be copied.
 
-    `key` stands at the beginning of the first line, and all lines are indented by `indent`.
+    Args:
+        key: text at the beginning of the first line.
+        indent: number of columns by which all lines are indented.
+        wrap: False for a command, which is to be copied as one line; None wraps on a terminal, but not in a log.
     """
-    is_wrapped = console.is_terminal or always_wrap
+    is_wrapped = console.is_terminal if wrap is None else wrap
     lines = list(_wrapped(Text.from_markup(text), max(console.width - indent, 1) if is_wrapped else None))
     for number, line in enumerate(lines):
         begin = Text.from_markup(key) if number == 0 else Text()

@@ -50,7 +50,13 @@ def print_summary(result: "RunResult", console: Console) -> None:
     console.print()
     pair("report", f"{escape(str(result.workspace.report))}  [dim]charts and all figures[/]")
     for number, (command, purpose) in enumerate(next_commands(result)):
-        show(console, f"[bold]{escape(command)}[/]  [dim]# {purpose}[/]", "  next" if number == 0 else "", _INDENT)
+        show(
+            console,
+            f"[bold]{escape(command)}[/]  [dim]# {purpose}[/]",
+            "  next" if number == 0 else "",
+            _INDENT,
+            wrap=False,
+        )
 
 
 def print_comparison(trained: "TrainedModel", console: Console) -> None:

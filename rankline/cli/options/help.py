@@ -77,7 +77,7 @@ class HelpGroup(TyperGroup):
 
 
 def _write(text: str, key: str = "", indent: int = 0) -> None:
-    show(CONSOLE, text, key, indent, always_wrap=True)
+    show(CONSOLE, text, key, indent, wrap=True)
 
 
 def _print_command(command: Any, ctx: Any, *, is_whole: bool) -> None:
