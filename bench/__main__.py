@@ -34,6 +34,7 @@ BENCHMARKS = {
     "etl": "preparing Criteo rows with two Dask workers against one",
     "distributed": "two workers: training speed and traffic",
     "soak": "30 minutes at 70 % of the peak load: errors and memory",
+    "scaling": "latency against request rate on one core and on all of them, and the cost of a million scores",
     "stack": "the server's overhead in a container, and image sizes; supports --recipe, requires a container engine",
     "alternatives": "our ensemble against FastAPI, ASGI, gRPC, LitServe, BentoML, Ray Serve, MLflow and plain Triton",
     "client": "the client's overhead, the load it can offer, and whether identical runs agree",

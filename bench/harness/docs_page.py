@@ -3,7 +3,7 @@
 They are written by hand except for their blocks. On the first, `<!-- ratios of NAME --> … <!-- end of figures -->`
 contains the command, the machine, the ratios in NAME.json, and a link to that file; `<!-- figures of NAME -->` also
 contains the table of all sides. On the second, `<!-- missed -->` and `<!-- reached -->` contain the targets. In the
-README, `<!-- headline -->` compares Rankline with the limit and the main peers, as do the pictures in docs/pictures.
+README, `<!-- headline -->` compares Rankline with the limit and the main peers. Pictures are written to docs/pictures.
 """
 
 import re
@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bench.harness.bar_charts import pictures
+from bench.harness import scaling_curve
+from bench.harness.bar_charts import PICTURES, pictures
 from bench.harness.report import FIGURES, Report, figures_file, shown
 from bench.harness.targets import asked, limits
 from rankline.workflows.core.errors import ConfigError, RanklineError
@@ -117,6 +118,7 @@ def main() -> None:
             TARGETS: with_targets(TARGETS.read_text(encoding="utf-8"), reports),
             README: with_headline(README.read_text(encoding="utf-8"), reports["alternatives"]),
             **pictures(reports),
+            PICTURES / "scaling.svg": scaling_curve.svg(reports["scaling"].results),
         }
     except RanklineError as error:
         sys.exit(f"Error: {error}")

@@ -16,11 +16,15 @@ from rankline.api import pipeline
 from rankline.api.data_source import SourceConfig
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.workspace import Workspace
+from rankline.serving.client import Client
 from rankline.serving.engines.merlin_operators import Ensemble, TransformWorkflow, merlin_operator
 from rankline.serving.export.config import ExportConfig
+from rankline.serving.loadtest.config import LoadConfig
+from rankline.serving.loadtest.runner import measure
 from rankline.terminal.console import Stages
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.tabular import DLRMConfig
+from rankline.workflows.core.errors import ServingError
 from rankline.workflows.nvt.compat import quiet_nvtabular
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.feature_spec import HISTORY
@@ -116,6 +120,15 @@ def infer_request(model: str, columns: Mapping[str, npt.NDArray[Any]], row_shape
         raw = serialize_byte_tensor(values).item() if values.dtype.hasobject else values.tobytes()
         request.raw_input_contents.append(raw)
     return request.SerializeToString()  # type: ignore[no-any-return]
+
+
+def peak_per_s(client: Client, rows: pa.Table, expected: npt.NDArray[Any], seconds: float = 5.0) -> float:
+    """Return the highest rate of one-row requests at which no queue grows."""
+    search = LoadConfig(slo="p99=100ms", min_duration_s=seconds)
+    found = (measure(client, rows, [1], config=search, expected=expected).searches or {})[1]
+    if found.rate_per_s is None:
+        raise ServingError(f"the server did not answer even one request per second in time. {found.ended}")
+    return found.rate_per_s
 
 
 def export_with_merlin(prepared: PreparedData, trained: TrainedModel, target: Path) -> None:

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 
 import psutil
 
-from bench.harness.fixtures import make_model
+from bench.harness.fixtures import make_model, peak_per_s
 from bench.harness.report import Report, scratch_directory
 from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
 from rankline.serving.loadtest.config import LoadConfig
-from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.loadtest.runner import measure
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
@@ -32,7 +31,6 @@ _MINUTES_PER_REPEAT = 6
 _SHARE_OF_PEAK = 0.7
 _SAMPLE_INTERVAL_S = 1.0
 _WARMUP_S = 60.0
-_PEAK = LoadConfig(slo="p99=100ms", min_duration_s=5.0)
 
 
 def run(repeats: int) -> Report:
@@ -43,7 +41,7 @@ def run(repeats: int) -> Report:
         ensemble = ExportedEnsemble.load(workspace.ensemble)
         with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
             expected = client.predict(rows)
-            peak = _peak(measure(client, rows, [1], config=_PEAK, expected=expected))
+            peak = peak_per_s(client, rows, expected)
             rate = int(_SHARE_OF_PEAK * peak)
             results: dict[str, dict[str, float]] = {"peak": {"requests_per_s": peak}}
             warmup = LoadConfig(rate=(rate,), min_duration_s=_WARMUP_S, time_limit_s=_WARMUP_S + 1)
@@ -76,13 +74,6 @@ def run(repeats: int) -> Report:
             "share_of_peak": statistics.median(f["requests_per_s"] for n, f in results.items() if n != "peak") / peak,
         },
     )
-
-
-def _peak(report: BenchmarkReport) -> float:
-    found = (report.searches or {})[1]
-    if found.rate_per_s is None:
-        raise ServingError(f"the server did not answer even one request per second in time. {found.ended}")
-    return found.rate_per_s
 
 
 @contextmanager

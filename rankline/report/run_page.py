@@ -30,6 +30,7 @@ _CALIBRATED = 0.05
 _SECOND = {
     "r2": "share of the variance that the model explains",
     "accuracy": "share of rows whose most likely class is right",
+    "gauc": "AUC among the rows of one user or group, averaged",
 }
 """Further metrics with a tile, and what they mean."""
 

@@ -11,8 +11,9 @@ import pytest
 from bench.__main__ import main as bench
 from bench.harness.fixtures import make_model
 from bench.harness.report import Report
+from bench.harness.scaling_curve import curve, svg
 from bench.peers.processes import Server
-from bench.serving import alternatives, client, foreign, promotion, serving, tune, wide
+from bench.serving import alternatives, client, foreign, promotion, scaling, serving, tune, wide
 from rankline.recipes.workspace import Workspace
 from rankline.serving.loadtest.serving_config import Effort
 from rankline.workflows.preprocess.prepared_data import PreparedData
@@ -41,7 +42,7 @@ def made_once(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
             shutil.copytree(ours, theirs, symlinks=True, dirs_exist_ok=True)
         return PreparedData.load(workspace.prepared), TrainedModel.load(workspace.model)
 
-    for module in (alternatives, promotion, serving, tune):
+    for module in (alternatives, promotion, scaling, serving, tune):
         monkeypatch.setattr(module, "make_model", copied)
 
 
@@ -93,6 +94,17 @@ def test_versions_change_without_a_failed_request() -> None:
     )
     assert report.ratios["failed_requests"] == 0
     assert all(figures["turns"] == 4 and figures["requests"] > 0 for figures in report.results.values())
+
+
+@pytest.mark.usefixtures("made_once")
+def test_latency_is_measured_at_rates_up_to_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "num_cores", lambda: 1)
+    report = scaling.run(1, seconds=0.5)
+    assert len(curve(report.results, 1)) == 8
+    assert report.ratios["knee_requests_per_s_1_core"] > 0
+    cost = report.ratios["cents_per_million_scores_1_core@1"]
+    assert cost == pytest.approx(1e6 / report.ratios["knee_requests_per_s_1_core"] / 3600 * 4.5)
+    assert "knee, 1 core" in svg(report.results)
 
 
 @pytest.mark.usefixtures("made_once")
