@@ -11,7 +11,14 @@ import typer
 from rankline.cli.options.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir, check_writable
 from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
-from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace, is_exported_only, is_no_recipe
+from rankline.recipes.workspace import (
+    REPOSITORY,
+    WORK_DIR,
+    exported_workspace,
+    is_exported_only,
+    is_no_recipe,
+    requests_of,
+)
 from rankline.scoring.backends import client_for
 from rankline.terminal.console import CONSOLE, ERRORS, STDOUT, Stages, note, say
 from rankline.workflows.core.errors import ConfigError
@@ -82,7 +89,7 @@ def predict_command(
         ensemble, requests = repository / recipe, None
     else:
         ensemble = exported_workspace(recipe, repository=repository).ensemble
-        requests = None if is_exported_only(recipe, repository) else recipe_named(recipe).dataset.requests
+        requests = requests_of(recipe, repository)
     given = from_options(words)
     options = {"input": input_file, "format": format_name, "output": output, "url": url, "tls-root": tls_root}
     if input_file is None or words or not Path(input_file).exists():

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from rankline.cli.options.arguments import Repository, WorkDir
 from rankline.cli.options.completion import recipes
-from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace
+from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported_workspace, requests_of
 from rankline.serving.server.ports import GRPC_PORT
 from rankline.terminal.console import CONSOLE, say, show
 from rankline.workflows.core.errors import ConfigError
@@ -137,7 +137,7 @@ def _example(ensemble: "ExportedEnsemble", recipe: str, work_dir: Path, url: str
     from rankline.serving.repository.ensemble import INPUTS
 
     workspace = Workspace(recipe=ensemble.name, root=work_dir)
-    row = example_row(workspace, ensemble.manifest.details.get(INPUTS, ()))
+    row = example_row(workspace, ensemble.manifest.details.get(INPUTS, ()), requests_of(recipe, ensemble.path.parent))
     return shlex.join(["rankline", "predict", recipe, "--url", url, *(row or ["--input", "FILE"])])
 
 

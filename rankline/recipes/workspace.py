@@ -3,10 +3,14 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankline.recipes import available, recipe_named
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import did_you_mean
+
+if TYPE_CHECKING:
+    from rankline.workflows.preprocess.dataset import Requests
 
 WORK_DIR = Path("work")
 REPOSITORY = Path("model_repository")
@@ -96,6 +100,11 @@ def exported_only(repository: Path) -> list[str]:
 def is_exported_only(name: str, repository: Path) -> bool:
     """Whether `name` belongs to an exported ensemble without a recipe, whose model was trained elsewhere."""
     return is_no_recipe(name) and (repository / name).is_dir()
+
+
+def requests_of(name: str, repository: Path) -> "Requests | None":
+    """Return how rows to score are read; None to take them as they are in a file."""
+    return None if is_exported_only(name, repository) else recipe_named(name).dataset.requests
 
 
 def is_no_recipe(name: str) -> bool:

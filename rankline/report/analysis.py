@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ _NUM_BINS = 20
 _PRIOR_ROWS = 10.0  # rows of the overall mean that are added to each value of the baseline
 _ACTIVITY = (0, 1, 10, 100)  # lowest number of training rows of each range
 _MAX_CATEGORIES = 12
+_MIN_ROWS = 20  # fewer say nothing about a part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +54,21 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The objective on a part of the validation rows; NaN if undefined there."""
+    """The objective on a part of the validation rows; NaN if undefined there, or if there are too few rows.
+
+    `most` is the highest possible value.
+    """
 
     name: str
     num_rows: int
     figure: float
     error: float
+    most: float = math.inf
 
     @property
     def bounds(self) -> tuple[float, float]:
-        return self.figure - LEVEL * self.error, self.figure + LEVEL * self.error
+        low, high = self.figure - LEVEL * self.error, self.figure + LEVEL * self.error
+        return max(low, 0.0), min(high, self.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +186,13 @@ def _training_rows(prepared: "PreparedData") -> pa.Table | None:
 
 def _part(name: str, head: Head, labels: Array, scores: Array) -> Part:
     objective = objective_of([head])
-    try:
-        figure = score_heads([head], labels, scores)[objective.name]
-        error = standard_error(MEASURABLE[objective.name](labels, scores))
-    except (KeyError, ValueError):
-        figure = error = math.nan
-    return Part(name=name, num_rows=len(labels), figure=figure, error=error)
+    figure = error = math.nan
+    if len(labels) >= _MIN_ROWS:
+        with suppress(KeyError, ValueError):  # a single class
+            figure = score_heads([head], labels, scores)[objective.name]
+            error = standard_error(MEASURABLE[objective.name](labels, scores))
+    most = 1.0 if objective.higher_is_better else math.inf
+    return Part(name=name, num_rows=len(labels), figure=figure, error=error, most=most)
 
 
 def _parts(
@@ -218,9 +226,13 @@ def _parts(
         yield "By values seen in training", divided(is_new.astype(np.int64), ["all values seen", "an unseen value"])
     for column in columns:
         if column.num_distinct and 1 < column.num_distinct <= _MAX_CATEGORIES and column.name not in (group,):
-            values = rows[column.name].combine_chunks().slice(0, len(kept.labels)).dictionary_encode()
-            names = [f"{column.name} is {value}" for value in values.dictionary.to_pylist()]
-            yield f"By {column.name}", divided(pc.fill_null(values.indices, -1).to_numpy(), names)
+            values = rows[column.name].combine_chunks().slice(0, len(kept.labels))
+            known_values = pc.unique(values.drop_null()).sort()
+            places = pc.fill_null(pc.index_in(values, known_values), -1).to_numpy()
+            yield (
+                f"By {column.name}",
+                divided(places, [f"{column.name} is {value}" for value in known_values.to_pylist()]),
+            )
             return
 
 

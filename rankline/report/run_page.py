@@ -150,11 +150,7 @@ class RunReport:
         yield "   ".join(known)
         if (ratio := self.bench.quality.get("valid_calibration")) is not None:
             off = abs(ratio - 1)
-            yield (
-                f"calibrated within {max(off, 0.001):.1%}"
-                if off < _CALIBRATED
-                else f"scores are {off:.0%} too {'high' if ratio > 1 else 'low'} on average"
-            )
+            yield f"the mean score is {off:.1%} {'above' if ratio > 1 else 'below'} the mean label"
 
     def speed_lines(self) -> Iterator[str]:
         """Describe the speed for the terminal: the smallest and the fastest load."""

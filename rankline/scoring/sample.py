@@ -11,6 +11,7 @@ from rankline.recipes import available
 from rankline.recipes.workspace import NAMES, Workspace
 from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
 from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.preprocess.dataset import Requests
 from rankline.workflows.preprocess.prepared_data import HELDOUT
 from rankline.workflows.storage.artifacts import load_manifest, publish
 
@@ -51,12 +52,14 @@ def publish_sample(rows: pa.Table, path: Path) -> None:
         pq.write_table(rows.slice(0, _MAX_ROWS), staging / _FILE)
 
 
-def example_row(workspace: Workspace, inputs: Sequence[str]) -> list[str]:
-    """Return a known row as options of `rankline predict`; empty if there is none, or if it contains lists."""
+def example_row(workspace: Workspace, inputs: Sequence[str], requests: Requests | None) -> list[str]:
+    """Return a known row as options of `rankline predict`; empty if there is none."""
     for folder in (workspace.prepared / HELDOUT, workspace.sample):
         for path in sorted(folder.rglob("*.parquet"))[:1]:
-            rows = next(pq.ParquetFile(path).iter_batches(1, columns=list(inputs))).to_pylist()
-            values = {name: value for name, value in rows[0].items() if value is not None}
+            (row,) = next(pq.ParquetFile(path).iter_batches(1, columns=list(inputs))).to_pylist()
+            if requests is not None:
+                row = requests.as_texts(row)
+            values = {name: value for name, value in row.items() if value is not None}
             if not any(isinstance(value, list) for value in values.values()):
                 return [part for name, value in values.items() for part in (f"--{name}", str(value))]
     return []

@@ -58,6 +58,9 @@ class Requests(Protocol):
             DataError: a column is missing or unknown, or a value is invalid.
         """
 
+    def as_texts(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return a request row as strings, the reverse of `of_texts`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceColumns:

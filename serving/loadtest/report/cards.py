@@ -15,7 +15,7 @@ _NUM_BARS = 60
 _LOADS = {
     "rate_per_s": "requests per second offered",
     "concurrency": "requests in flight",
-    "batch_size": "rows in a request",
+    "batch_size": "rows per request",
 }
 
 
@@ -51,7 +51,7 @@ def _latency(measured: Mapping[str, Sequence[LoadResult]]) -> Card:
         chart.band([point for point in lower if point[0] in known], upper, color)
         chart.line(upper, color, kind="thin")
         chart.line(lower, color)
-        chart.dots(lower, [f"{x:,.0f} {_LOADS[key]}: p50 {number(y)} ms" for x, y in lower], color)
+        chart.dots(lower, [f"{_LOADS[key]}: {x:,.0f}, p50 {number(y)} ms" for x, y in lower], color)
         if title and lower:
             chart.label(*lower[-1], title, color)
         else:
@@ -73,7 +73,7 @@ def _throughput(measured: Mapping[str, Sequence[LoadResult]]) -> Card:
         if len(lines) == 1:
             chart.area(shown, color)
         chart.line(shown, color)
-        chart.dots(shown, [f"{x:,.0f} {_LOADS[key]}: {number(y)} rows/s" for x, y in shown], color)
+        chart.dots(shown, [f"{_LOADS[key]}: {x:,.0f}, {number(y)} rows/s" for x, y in shown], color)
         if shown:
             chart.label(*shown[-1], title or f"{plain(shown[-1][1])} rows/s", color, is_above=False)
     return Card(title="Throughput", note=f"Rows per second by {_LOADS[key]}, on log scales.", content=chart.svg())

@@ -4,6 +4,7 @@ The casts are the same for every file format, so that files to score are read li
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -232,6 +233,16 @@ def times_of(texts: pa.Array, form: str) -> pa.Array:
         return iso_times(texts)
     parsed = pc.strptime(texts, format=form, unit="us", error_is_null=True).cast(pa.int64())
     return pc.if_else(pc.less(parsed, _YEAR_1000), None, parsed)  # Arrow's %Y reads 24 as the year 24
+
+
+def time_text(micros: int, form: str) -> str:
+    """Return a time in microseconds since 1970 as a string in the given format."""
+    if form in EPOCHS:
+        return f"{micros / EPOCHS[form]:.16g}"
+    time = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
+    if form != ISO:
+        return time.strftime(form)
+    return time.replace(tzinfo=None).isoformat().removesuffix("T00:00:00")
 
 
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}(:?\d{2}(:?\d{2}(\.\d{1,9})?)?)?)?"

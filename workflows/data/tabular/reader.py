@@ -15,7 +15,15 @@ import pyarrow.compute as pc
 
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.core.formatting import did_you_mean, listed
-from rankline.workflows.data.tabular.cast import LABEL_TYPE, TYPES, ValueFaultError, type_of, typed_column, typed_label
+from rankline.workflows.data.tabular.cast import (
+    LABEL_TYPE,
+    TYPES,
+    ValueFaultError,
+    time_text,
+    type_of,
+    typed_column,
+    typed_label,
+)
 from rankline.workflows.data.tabular.config import EPOCHS, ColumnConfig, FilesConfig, Format, LabelConfig, TableConfig
 from rankline.workflows.data.tabular.csv_text import read_header
 from rankline.workflows.data.tabular.files import (
@@ -32,6 +40,7 @@ from rankline.workflows.data.tabular.files import (
 from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
 from rankline.workflows.schema.arrow_types import is_text, numbers_as_written
 
+_THE_ROW = Path("the row")  # in messages, in place of a file
 _SHOWN = 40
 _READING = ("type", "format", "separator", "role")
 _READING_FILES = ("data.delimiter", "data.quote", "data.encoding", "data.missing")
@@ -127,8 +136,9 @@ class _Reading:
         what = f"the label {name!r}" if is_label else f"column {name!r}"
         missing = ", or list it under data.missing" if self.files.format == "csv" else ""
         part = f"labels.{name}" if is_label else f"columns.{name}"
+        where = path if path == _THE_ROW else f"{path}, row {done + fault.row + 1}"
         return DataError(
-            f"{path}, row {done + fault.row + 1}: {what} is {shown}, expected {fault.expected}. Fix the value, or "
+            f"{where}: {what} is {shown}, expected {fault.expected}. Fix the value, or "
             f"{part} in the recipe file{missing}."
         )
 
@@ -233,11 +243,24 @@ class TableRequests:
                 )
         row = pa.RecordBatch.from_pydict({name: pa.array([text], pa.string()) for name, text in texts.items()})
         reading = self._reading(replace(self.config.data, format="csv"), set(features).difference(texts))
-        return reading.typed(row, Path("the row"), 0)
+        return reading.typed(row, _THE_ROW, 0)
+
+    def as_texts(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """Return a request row as strings, the reverse of `of_texts`."""
+        return {name: _text(row[name], column) for name, column in self.config.features.items() if name in row}
 
     def _reading(self, files: FilesConfig, left_out: Collection[str]) -> _Reading:
         columns = {name: column for name, column in self.config.features.items() if name not in left_out}
         return _Reading(files=files, columns=columns, labels={}, names={})
+
+
+def _text(value: Any, column: ColumnConfig) -> str:
+    if value is None:
+        return ""
+    if column.is_list:
+        elements = column.separator.join(str(element) for element in value)
+        return elements if len(value) > 1 else f"{elements}{column.separator}"
+    return time_text(value, column.format) if column.type == "timestamp" else str(value)
 
 
 def _reading_of(choices: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ BY_RATE = plotted(*(Load(batch_size=1, rate_per_s=rate, arrivals="poisson") for 
 @pytest.mark.parametrize(
     ("drawn", "labels"),
     [
-        (BY_SIZE, ("16,384", "rows in a request", "p99")),
+        (BY_SIZE, ("16,384", "rows per request", "p99")),
         (BY_CONCURRENCY, ("64 rows", "requests in flight")),
         (BY_RATE, ("800", "requests per second offered")),
     ],

@@ -52,7 +52,8 @@ def test_best_learner_is_chosen_if_others_add_nothing() -> None:
     choice = chosen([Known("poor", noisy(0, 1)), Known("good", noisy(0))], ROWS, LATER)
     assert choice.weights == {"good": 1.0}
     assert re.fullmatch(
-        r"good: RMSE [45]\.\d{4} on held-out rows, -2\d\.\d% against poor, -\d\d\.\d% against the mean", choice.reason
+        r"good: RMSE [45]\.\d{4} on held-out training rows, -2\d\.\d% against poor, -\d\d\.\d% against the mean",
+        choice.reason,
     )
     errors = {candidate.name: candidate.error for candidate in choice.candidates}
     assert errors["good"] == pytest.approx(5, rel=0.1)

@@ -377,3 +377,31 @@ def test_label_of_another_task_is_refused(values: pa.Array, config: dict[str, An
         typed_label(values, LabelConfig(**config))
     assert fault.value.row == row
     assert expected in fault.value.expected
+
+
+TIME: Any = {"type": "timestamp", "role": "timestamp", "parts": ("year",)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "column"),
+    [
+        ("2017-01-20", ColumnConfig(**TIME)),
+        ("2017-01-20T04:05:06.000007", ColumnConfig(**TIME)),
+        ("1969-12-31T23:59:59", ColumnConfig(**TIME)),
+        ("1484870400.5", ColumnConfig(**TIME, format="epoch_s")),
+        ("1484870400123456", ColumnConfig(**TIME, format="epoch_us")),
+        (
+            "20/01/2017 04:05",
+            ColumnConfig(**TIME, format="%d/%m/%Y %H:%M"),
+        ),
+        ("a;b", ColumnConfig(role="multihot", separator=";")),
+        ("a;", ColumnConfig(role="multihot", separator=";")),
+        ("1", ColumnConfig(type="bool", role="numeric")),
+        ("2.5", ColumnConfig(type="float", role="numeric")),
+        ("", ColumnConfig(type="int", role="numeric")),
+    ],
+)
+def test_request_row_as_texts_is_read_again(texts: str, column: ColumnConfig) -> None:
+    requests = TableRequests(table_config("rows.csv", columns={"x": column}))
+    (row,) = requests.of_texts({"x": texts}).to_pylist()
+    assert requests.as_texts(row) == {"x": texts}
