@@ -229,10 +229,8 @@ def _parts(
             values = rows[column.name].combine_chunks().slice(0, len(kept.labels))
             known_values = pc.unique(values.drop_null()).sort()
             places = pc.fill_null(pc.index_in(values, known_values), -1).to_numpy()
-            yield (
-                f"By {column.name}",
-                divided(places, [f"{column.name} is {value}" for value in known_values.to_pylist()]),
-            )
+            names = [f"{column.name} is {value}" for value in known_values.to_pylist()]
+            yield f"By {column.name}", divided(places, names)
             return
 
 

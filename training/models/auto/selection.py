@@ -148,9 +148,8 @@ class _Judged:
             f"{other - error:+.4f} against {name}" if is_auc else f"{error / other - 1:+.1%} against {name}"
             for name, other in others.items()
         ]
-        return (
-            f"{chosen}: {', '.join([f'{objective.title} {quality_figure(value)} on held-out training rows', *ahead])}"
-        )
+        own = f"{objective.title} {quality_figure(value)} on held-out training rows"
+        return f"{chosen}: {', '.join([own, *ahead])}"
 
     def _baseline(self) -> tuple[str, float]:
         """Return the name and the error of a simple model: logistic regression, or always predicting the mean."""
