@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from rankline.training.models.auto import learner, trees
+from rankline.training.models.auto import learner, selection, trees
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner, LearnerError
 from rankline.training.models.auto.linear import Linear
 from rankline.training.models.auto.rows import Floats, Fold, Rows, folds
@@ -16,8 +16,8 @@ from rankline.training.models.matrix import Matrix
 from rankline.workflows.schema.targets import Head
 from tests.factories.training.tables import table_rows
 
-ROWS = table_rows("regression", 400)
-NOISE = np.random.default_rng(3).normal(0, 5, (3, 400, 1))
+ROWS = table_rows("regression", 1_200)
+NOISE = np.random.default_rng(3).normal(0, 5, (3, 1_200, 1))
 LATER = Deadline.after(1e6)
 
 
@@ -75,6 +75,13 @@ def test_another_learner_must_be_clearly_better_than_catboost(share: float, best
     scale = share * NOISE[0].std() / NOISE[1].std()
     judged = _Judged(ROWS, {"other": noisy(1, scale=scale), "catboost": noisy(0)})
     assert judged._best_single() == best
+
+
+def test_a_blend_on_few_rows_need_not_be_significantly_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    learners = [Known("a", noisy(0)), Known("b", noisy(1, scale=7.0))]
+    assert chosen(learners, ROWS, LATER).weights == {"a": 1.0}
+    monkeypatch.setattr(selection, "_FEW_ROWS", len(ROWS) + 1)
+    assert sorted(chosen(learners, ROWS, LATER).weights) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
