@@ -132,7 +132,7 @@ def description_of(kind: type, name: str) -> str:
     line = re.compile(rf"^    {name}: (.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE)
     found = [match for owner in kind.__mro__ if (match := line.search(inspect.getdoc(owner) or ""))]
     if not found:
-        raise TypeError(
+        raise ConfigError(
             f"{kind.__name__}.{name} is not documented. Add a line for it under 'Attributes:' in the class docstring."
         )
     text = " ".join(found[0].group(1).split())

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankline.training.distributed.communicator import SOLO, Array, Communicator
+from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.targets import BINARY, Head
 
 _PENDING_ROWS = 1 << 20
 _MAX_GROUPS = 1 << 31
+_ROUNDING = 1e-6  # by which a blend of float32 probabilities may exceed 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,16 @@ class Tally:
 
         Raises:
             FloatingPointError: a score is not finite.
+            ConfigError: a score of a single binary head is not a probability.
             ValueError: a label of a single binary head is neither 0 nor 1.
         """
         if not np.isfinite(scores).all():
             raise FloatingPointError("a score is not finite.")
+        if self._is_binary and len(scores) and not -_ROUNDING <= scores.min() <= scores.max() <= 1 + _ROUNDING:
+            raise ConfigError(
+                f"the model's scores are between {scores.min():.3g} and {scores.max():.3g}, expected probabilities. "
+                "End its network with a sigmoid."
+            )
         if not self._is_binary or (groups is not None and groups.dtype.kind not in "iu"):
             self._held.append((labels, scores) if groups is None else (labels, scores, groups))
             return

@@ -23,6 +23,7 @@ from rankline.training.models.tabular import (
     TorchMLPConfig,
 )
 from rankline.workflows.core.errors import ConfigError, SpecError
+from rankline.workflows.core.formatting import listed
 from rankline.workflows.schema.feature_spec import HISTORY, TARGET, FeatureSpec
 
 MODELS: Mapping[str, type[ModelConfig]] = {
@@ -62,8 +63,15 @@ def model_named(name: str) -> type[ModelConfig]:
             f"unknown model {name!r}{reason}. Available: {', '.join(sorted([*MODELS, *installed]))}, or "
             "MODULE:CLASS for a subclass of ModelConfig."
         ) from None
+    except TypeError as error:  # raised by the class definition
+        raise ConfigError(f"model {name!r} cannot be defined: {error}.") from None
     if not (isinstance(found, type) and issubclass(found, ModelConfig)):
         raise ConfigError(f"{name} is {found!r}, expected a subclass of rankline.training.models.config.ModelConfig.")
+    if lacking := [attribute for attribute in ("name", "network") if not hasattr(found, attribute)]:
+        raise ConfigError(
+            f"model {name!r} lacks {listed(lacking, 2)}. Define both as class variables, such as "
+            'name: ClassVar[str] = "mine" and network: ClassVar[str] = "my_package.network:build".'
+        )
     return found
 
 

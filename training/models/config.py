@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
+from inspect import signature
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -83,8 +84,22 @@ class ModelConfig:
 
     def build(self, spec: FeatureSpec, step: StepConfig) -> Any:
         """Build the untrained network, importing its framework."""
-        module, function = self.network.split(":")
-        return getattr(import_module(module), function)(spec, self, step)
+        module, _, name = self.network.partition(":")
+        function = getattr(import_module(module), name, None)
+        if not callable(function) or not _takes(function, 3):
+            raise ConfigError(
+                f"network {self.network!r} of model {self.name!r} is not a function of three arguments: feature spec, "
+                "config and training step."
+            )
+        return function(spec, self, step)
+
+
+def _takes(function: Callable[..., Any], number: int) -> bool:
+    try:
+        signature(function).bind(*range(number))
+    except TypeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from rankline.training.run.observers import Mark, Observer, Throughput
 from rankline.training.tracking import RunLog
 from rankline.training.trainers.base import Array, Batches, Trainer
 from rankline.training.trainers.lr_schedule import LearningRateSchedule
-from rankline.workflows.core.errors import DataError, RanklineError
+from rankline.workflows.core.errors import ConfigError, DataError, RanklineError
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import Progress
@@ -349,6 +349,8 @@ def evaluate(
 def _explained(heads: Sequence[Head], split: str) -> Iterator[None]:
     try:
         yield
+    except ConfigError:
+        raise
     except ValueError as error:
         expected = " and ".join(dict.fromkeys(map(expected_labels, heads))).replace("0 or 1", "0 and 1")
         raise DataError(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = (Path(__file__).parents[4] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PACKAGE = dict(
-    zip(("recipes", "operators", "metrics"), re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL), strict=True)
-)
+DOCUMENT = (Path(__file__).parents[4] / "docs/guide/extending.md").read_text(encoding="utf-8")
+MODULES = ("recipes", "operators", "models", "network", "metrics")
+PACKAGE = dict(zip(MODULES, re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL), strict=True))
 (PROJECT,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
 _TABLES = PROJECT[PROJECT.index("[project.entry-points") :].replace('[project.entry-points."', "[").replace('"]', "]")
 ENTRY_POINTS = _TABLES.replace('"', "")  # as an installer writes them
@@ -72,12 +71,15 @@ def cli(site: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-def test_recipe_of_an_installed_package_is_prepared_loaded_and_compiled(site: Path) -> None:
+def test_recipe_and_model_of_an_installed_package_are_prepared_compiled_and_trained(site: Path) -> None:
     prepared = cli(site, "prepare", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert prepared.returncode == 0, prepared.stderr
     assert "package broken: its recipes 'no_such_module.recipes' were skipped (ModuleNotFoundError" in prepared.stderr
     compiled = run(site, COMPILED)
     assert compiled.returncode == 0, compiled.stderr
+    trained = cli(site, "train", "shop", "--model", "gelu", "--units", "8")
+    assert trained.returncode == 0, trained.stderr
+    assert "gelu replaces mlp" in trained.stderr
 
 
 def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(site: Path) -> None:

@@ -173,7 +173,7 @@ def test_config_field_without_documentation_is_refused() -> None:
 
         loud: int = 1
 
-    with pytest.raises(TypeError, match=r"Silent\.loud is not documented. Add a line for it under 'Attributes:'"):
+    with pytest.raises(ConfigError, match=r"Silent\.loud is not documented. Add a line for it under 'Attributes:'"):
         with_options(Silent)(lambda *, overrides: None)
     assert "overrides" not in inspect.signature(with_options(BrewConfig)(lambda *, overrides: None)).parameters
 

@@ -220,6 +220,32 @@ def test_model_named_refuses_what_is_no_config(name: str) -> None:
         model_named(name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamelessConfig(ModelConfig):
+    network: ClassVar[str] = f"{__name__}:scalar_spec"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworklessConfig(ModelConfig):
+    name: ClassVar[str] = "networkless"
+    network: ClassVar[str] = "math:sqrt"
+
+
+def test_outside_model_that_is_not_complete_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="lacks name. Define both as class variables"):
+        model_named(f"{__name__}:NamelessConfig")
+    with pytest.raises(ConfigError, match=r"'math:sqrt' of model 'networkless' is not a function of three arguments"):
+        NetworklessConfig().build(scalar_spec([(9, 4)], 1), StepConfig())
+    (tmp_path / "thawed.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from rankline.training.models.config import ModelConfig\n"
+        "@dataclass\nclass Thawed(ModelConfig): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'thawed:Thawed' cannot be defined: cannot inherit non-frozen"):
+        model_named("thawed:Thawed")
+
+
 def test_installed_package_gives_it_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_installed(tmp_path, "outside", f"[rankline.models]\nwide = {outside_models.__name__}:WideConfig\n")
     monkeypatch.syspath_prepend(tmp_path)
