@@ -241,6 +241,7 @@ def export(
         )
     from rankline.registry.activation import make_active, registry_uri
     from rankline.serving.importers.export import export_foreign
+    from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
 
     check_name(name)
     rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
@@ -249,9 +250,10 @@ def export(
     with ExitStack() as stack:
         stages = stack.enter_context(_stages(["export"], progress))
         directory = stack.enter_context(TemporaryDirectory(prefix="rankline-graph-"))
-        paths, before = _models_of(model, workflow, rows, Path(directory))
+        paths, fitted = _models_of(model, workflow, rows, Path(directory))
         check_free(workspace.ensemble)
         registry = registry_uri(workspace.ensemble)
+        active = ExportedEnsemble.load(workspace.ensemble) if names_in(workspace.ensemble) else None
         with stages.stage("export") as report:
             ensemble = export_foreign(
                 paths,
@@ -259,7 +261,7 @@ def export(
                 workspace.ensemble,
                 config,
                 name=name,
-                workflow=before,
+                workflow=fitted,
                 renames=rename or {},
                 missing=missing,
                 promote=promote and registry is None,
@@ -269,6 +271,11 @@ def export(
             report.update(1, 1, pipeline.describe_export(ensemble))
     for sentence in ensemble.manifest.details["assumed"]:
         note(f"Note: {sentence}")
+    if active is not None and (before := active.output_names) != (now := ensemble.output_names):
+        note(
+            f"Warning: the outputs are named {', '.join(now)}, but those of the active version {active.version} "
+            f"{', '.join(before)}. Change clients that read them by name, or name the model's last layer as before."
+        )
     if registry and promote:
         make_active(ensemble)
     return ensemble
@@ -282,6 +289,11 @@ def _models_of(
         model = [model]
     if isinstance(model, Sequence):
         return [Path(path) for path in model], Path(workflow) if isinstance(workflow, str | Path) else workflow
+    if not (hasattr(model, "graph") or hasattr(model, "parents_with_dependencies")):
+        raise ConfigError(
+            f"the model is a {type(model).__name__} object, expected a path or a merlin-systems graph. Save the model, "
+            'such as a Keras model with model.save("model.keras"), and pass the path.'
+        )
     if workflow is not None:
         raise ConfigError("a merlin-systems graph already contains its workflow. Omit the workflow argument.")
     from rankline.serving.importers.merlin_graph import parts_of

@@ -149,7 +149,8 @@ def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None
         if value != usual
     )
     in_repository = f" --repository {repository}" if repository != REPOSITORY else ""
-    say(f"score rows   rankline predict {name} --input {sample}{in_repository}")
+    scored = f"scored{Path(sample).suffix}"
+    say(f"score rows   rankline predict {name} --input {sample} --output {scored}{in_repository}")
     say(f"serve them   rankline serve {name}{in_repository}")
     say(f"measure      rankline bench {name}{places}")
 

@@ -181,6 +181,10 @@ class ExportedEnsemble:
     def model_config(self) -> Any:
         return _read_config(self.path / self.name / str(self.version) / CONFIG)
 
+    @property
+    def output_names(self) -> list[str]:
+        return [output.name for output in self.model_config.output]
+
     def step_config(self, step: str) -> Any:
         return _read_config(self.path / step / CONFIG)
 
