@@ -94,7 +94,7 @@ def existing_file(uri: str) -> Path | None:
     if file and not file.exists():
         raise ArtifactError(
             f"there are no runs because {file} does not exist. Train a model (rankline run movielens), or pass "
-            "another --work-dir."
+            "another --work-dir. Models trained elsewhere have no runs."
         )
     return file
 

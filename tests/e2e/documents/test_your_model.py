@@ -28,7 +28,8 @@ DOCUMENT = (ROOT / "docs" / "guide" / "your-model.md").read_text(encoding="utf-8
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 SAVE, ASK, SAVE_TREES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 (ENTRY_POINT,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
-EXPORT, PREDICT, SERVE, BENCH, EXPORT_TREES, EXPORT_LAMBDA, VERSIONS, ROLLBACK = commands(DOCUMENT)
+EXPORT, PREDICT, SERVE, BENCH, *REPLACE, EXPORT_TREES, EXPORT_LAMBDA, VERSIONS, ROLLBACK = commands(DOCUMENT)
+EXPORT_NEXT, PROMOTE, BACK = REPLACE
 BRIEFLY = "--batch-sizes 1 --min-duration-s 1.5 --time-limit-s 1.5 --window-s 0.25"
 NUMBERS = ["age", "months"]
 
@@ -114,6 +115,14 @@ def test_server_is_asked_and_measured(workplace: Path) -> None:
     assert "p50 ms" in measured
 
 
+def test_newer_version_is_tried_and_taken_back(workplace: Path) -> None:
+    assert "version 2" in typed(EXPORT_NEXT, workplace)
+    for command, number in (("", "1"), (PROMOTE, "2"), (BACK, "1")):
+        if command:
+            typed(command, workplace)
+        assert active(workplace) == number
+
+
 def test_lambda_of_an_installed_package_runs(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = workplace / "package"
     (package / "shop").mkdir(parents=True)
@@ -128,8 +137,8 @@ def test_lambda_of_an_installed_package_runs(workplace: Path, monkeypatch: pytes
     output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "not compiled: LambdaOp" in output
-    assert "version 2" in output
-    assert active(workplace) == "2"
+    assert "version 3" in output
+    assert active(workplace) == "3"
     typed(ROLLBACK, workplace)
     assert active(workplace) == "1"
 

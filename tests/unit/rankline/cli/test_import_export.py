@@ -9,9 +9,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 import typer
 from typer.testing import CliRunner, Result
 
+from rankline.api.verbs import export
 from rankline.cli.data import convert_command, import_command
 from rankline.cli.main import app
 from rankline.serving.importers.input_binding import Input
@@ -67,6 +69,19 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
     assert scored_rows.num_rows == 50
     assert "note" in scored_rows.column_names
     assert '{"user": 3, "price": 0.5, "score_click": ' in call("predict mine --user 3 --price 0.5").output
+
+
+def test_renamed_outputs_are_named_and_so_is_a_model_in_memory(place: Path) -> None:
+    assert call("export --model model --sample rows.csv --name renamed").exit_code == 0
+    other = tf.Module()
+    specs = [tf.TensorSpec(entry.shape, entry.dtype, entry.name) for entry in INPUTS]
+    score = tf.function(lambda user, price: {"dense_2": tf.sigmoid(price)}, input_signature=specs)
+    tf.saved_model.save(other, str(place / "other"), signatures={"serving_default": score})
+    done = call("export --model other --sample rows.csv --name renamed --no-promote")
+    assert done.exit_code == 0, done.output
+    assert "the outputs are named dense_2, but those of the active version 1 click" in done.output.replace("\n", " ")
+    with pytest.raises(ConfigError, match=r"the model is a Module object, expected a path or a merlin-systems graph"):
+        export(model=other, sample="rows.csv", name="renamed")
 
 
 REFUSED = {
