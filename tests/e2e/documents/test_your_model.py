@@ -29,7 +29,7 @@ NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 SAVE, ASK, SAVE_TREES = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 (ENTRY_POINT,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
 EXPORT, PREDICT, SERVE, BENCH, *REPLACE, EXPORT_TREES, EXPORT_LAMBDA, VERSIONS, ROLLBACK = commands(DOCUMENT)
-EXPORT_NEXT, PROMOTE, BACK = REPLACE
+EXPORT_NEXT, PROMOTE = REPLACE
 BRIEFLY = "--batch-sizes 1 --min-duration-s 1.5 --time-limit-s 1.5 --window-s 0.25"
 NUMBERS = ["age", "months"]
 
@@ -117,7 +117,7 @@ def test_server_is_asked_and_measured(workplace: Path) -> None:
 
 def test_newer_version_is_tried_and_taken_back(workplace: Path) -> None:
     assert "version 2" in typed(EXPORT_NEXT, workplace)
-    for command, number in (("", "1"), (PROMOTE, "2"), (BACK, "1")):
+    for command, number in (("", "1"), (PROMOTE, "2"), (ROLLBACK, "1")):
         if command:
             typed(command, workplace)
         assert active(workplace) == number
