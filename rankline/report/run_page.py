@@ -30,7 +30,6 @@ _CALIBRATED = 0.05
 _SECOND = {
     "r2": "share of the variance that the model explains",
     "accuracy": "share of rows whose most likely class is right",
-    "gauc": "AUC among the rows of one user or group, averaged",
 }
 """Further metrics with a tile, and what they mean."""
 
@@ -138,16 +137,19 @@ class RunReport:
         """Describe the quality for the terminal: the objective and its baseline, calibration, and learning curves."""
         if self.objective is None or self.figure is None:
             return
-        known = [f"{self.objective.title} {quality_figure(self.figure)}"]
+        interval = ""
         if self.analysis and self.analysis.whole and math.isfinite(self.analysis.whole.error):
-            known[0] += f" ({' to '.join(map(quality_figure, self.analysis.whole.bounds))})"
+            interval = f" ({' to '.join(map(quality_figure, self.analysis.whole.bounds))})"
+        yield f"{self.objective.title} {quality_figure(self.figure)}{interval}"
+        known = []
         if self.analysis and (baseline := self.analysis.baseline):
             known.append(f"{baseline.column} alone {quality_figure(baseline.figure)}")
         if self.objective.name == "auc":
             known.append("guessing 0.5")
         if self.prepared and (best := self.prepared.spec.metadata.best_auc) is not None:
             known.append(f"best attainable {quality_figure(best)}")
-        yield "   ".join(known)
+        if known:
+            yield "   ".join(known)
         if (ratio := self.bench.quality.get("valid_calibration")) is not None:
             off = abs(ratio - 1)
             yield f"the mean score is {off:.1%} {'above' if ratio > 1 else 'below'} the mean label"

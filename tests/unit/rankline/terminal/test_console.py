@@ -73,6 +73,18 @@ def test_result_of_a_stage_is_shown_whole(width: int) -> None:
     assert "…" not in last
 
 
+def test_time_of_a_stage_ends_with_it() -> None:
+    file, now_s = io.StringIO(), [0.0]
+    stages = Stages(["prepare", "train"], Console(file=file, width=80, force_terminal=True, color_system=None))
+    stages._progress.get_time = lambda: now_s[0]
+    with stages:
+        for name, seconds in (("prepare", 3), ("train", 40)):
+            with stages.stage(name):
+                now_s[0] += seconds
+    last = file.getvalue().rpartition("✓ prepare")[2]
+    assert re.findall(r"(\d+) s", last) == ["3", "40"]
+
+
 @pytest.mark.parametrize(
     ("every_s", "quiet", "told"),
     [(0.0, False, [" 25%  epoch 1", " 50%  epoch 1", "100%  AUC 0.75"]), (1e6, False, []), (0.0, True, [])],
