@@ -20,6 +20,7 @@ from rankline.workflows.core.errors import ConfigError, RanklineError
 PAGE = Path("docs") / "project" / "benchmarks.md"
 TARGETS = PAGE.with_name("targets.md")
 README = Path("README.md")
+SCALING = PICTURES / "scaling.svg"
 _HEADLINE_SIDES = {
     "Rankline": "rankline",
     "a bare ASGI app": "asgi",
@@ -118,7 +119,7 @@ def main() -> None:
             TARGETS: with_targets(TARGETS.read_text(encoding="utf-8"), reports),
             README: with_headline(README.read_text(encoding="utf-8"), reports["alternatives"]),
             **pictures(reports),
-            PICTURES / "scaling.svg": scaling_curve.svg(reports["scaling"].results),
+            **({SCALING: scaling_curve.svg(reports["scaling"].results)} if "scaling" in reports else {}),
         }
     except RanklineError as error:
         sys.exit(f"Error: {error}")

@@ -173,12 +173,12 @@ class _Line(ProgressColumn):
         if not task.started:
             return Text(f"  {name}", style="dim")
         mark: RenderableType = Text("✓", style="green") if task.finished else self._spinner.render(task.get_time())
-        done = "" if task.finished else "    " if task.total is None else f"{task.percentage:3.0f}%"
+        done = "" if task.finished or task.total is None else f"{task.percentage:3.0f}% "
         line = Table.grid(padding=(0, 1, 0, 0))
         for _ in range(3):
             line.add_column(no_wrap=True)
         line.add_column(ratio=1)
-        line.add_row(mark, name, f"{done} {task.elapsed or 0:5.0f} s ".lstrip(), Text(task.fields["note"]))
+        line.add_row(mark, name, f"{task.elapsed or 0:4.0f} s {done}", Text(task.fields["note"]))
         return line
 
 
