@@ -147,8 +147,8 @@ _TARGETS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
         "tables_at_catboost": "≥ 9",
         "small_tables_at_catboost": (
             "≥ 8",
-            "In this run, a blend had to be significantly better, which on 160 rows hardly any is. Without that test, as "
-            "now, 8 of 9 of these tables instead of 5 are won on other splits.",
+            "In this run, a blend had to be significantly better, which on 160 rows hardly any is. Without that test, "
+            "as now, 8 of 9 of these tables instead of 5 are won on other splits.",
         ),
         "worst_vs_catboost": ("≤ 1.03", "It is 1.0305 on glass, which has 171 training rows, for the same reason."),
         "fit_50000x20_s": "≤ 60",
