@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = (Path(__file__).parents[4] / "docs/guide/extending.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[4] / "docs/reference/extending.md").read_text(encoding="utf-8")
 MODULES = ("recipes", "operators", "models", "network", "metrics")
 PACKAGE = dict(zip(MODULES, re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL), strict=True))
 (PROJECT,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
