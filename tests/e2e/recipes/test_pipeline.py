@@ -426,5 +426,6 @@ def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
     assert "torch" in done.stdout
     assert "✗" not in done.stdout
     checks = json.loads((tmp_path / "doctor.json").read_text())["checks"]
-    assert len(checks) == len(done.stdout.splitlines())
+    assert len(checks) == len(re.findall(r"^[✓–] ", done.stdout, re.MULTILINE))
+    assert "Ready: prepare, train, export, serve and bench work here." in done.stdout
     assert {check["name"] for check in checks if check["required"] and not check["works"]} == set()
