@@ -154,7 +154,7 @@ class Stages:
         if self._console.is_terminal:
             yield _Stage(self._progress, task)
             self._progress.update(task, total=1, completed=1)
-            self._progress.stop_task(task)  # otherwise its time goes on
+            self._progress.stop_task(task)  # otherwise, its clock keeps running
         else:
             reporter = _Stage(self._progress, task, None if self._console.quiet else partial(line, ERRORS))
             yield reporter
