@@ -56,7 +56,7 @@ def run(repeats: int, *, seconds: float = 4.0) -> Report:
 def _measured(
     client: Client, rows: pa.Table, cores: int, peaks: dict[int, float], seconds: float
 ) -> Iterator[LoadResult]:
-    """Yield the results of all rates of one-row requests, the same in each turn, and of large requests."""
+    """Measure one-row requests at each rate, then large requests. All turns use the same rates."""
     expected = client.predict(rows)
     if cores not in peaks:
         peaks[cores] = peak_per_s(client, rows, expected, seconds)

@@ -46,10 +46,9 @@ def run(
         write_rows(directory, num_rows)
         sides: dict[str, Turn] = {}
         for name in peers:
-            turn = partial(_rate, name, directory, max_turn_s)
             try:
-                turn()  # installs and converts
-                sides[name] = turn
+                _rate(name, directory, max_turn_s=0.0)  # installs and converts
+                sides[name] = partial(_rate, name, directory, max_turn_s)
             except ConfigError as error:
                 note(f"{name} was left out: {error}")
                 left_out[name] = str(error)

@@ -311,8 +311,10 @@ def describe_export(ensemble: "ExportedEnsemble") -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Attributes:
-    served: the objective, computed from the served scores.
+    """What `bench` found.
+
+    Attributes:
+        served: the objective, computed from the served scores.
     """
 
     report: BenchmarkReport
@@ -333,12 +335,12 @@ def bench(
     load-test the server.
     """
     from rankline.report.analysis import Analysis, analyze
+    from rankline.scoring.read_rows import select
     from rankline.training.evaluation import objective_of, score_heads
 
     ensemble.check_made_from(prepared.manifest)
-    heads, heldout = prepared.spec.heads, prepared.heldout()
-    objective, served = objective_of(heads), dict[str, float]()
-    analyses: list[Analysis] = []
+    heads, heldout, objective = prepared.spec.heads, prepared.heldout(), objective_of(prepared.spec.heads)
+    found: list[tuple[float, Analysis]] = []
 
     def in_order(client: "Client", scores: "NDArray[Any]") -> "NDArray[Any]":
         by_output = client.schema.by_output(scores)
@@ -346,24 +348,20 @@ def bench(
 
     def check_quality(client: "Client", scores: "NDArray[Any]") -> None:
         labels = _narrow(concat_outputs([heldout[head.column].to_numpy().reshape(len(scores), -1) for head in heads]))
-        served.update(score_heads(heads, labels, in_order(client, scores)))
-        _check_served(objective.title, served[objective.name], ensemble.offline_metrics[f"valid_{objective.name}"])
+        ordered = in_order(client, scores)
+        served = score_heads(heads, labels, ordered)[objective.name]
+        _check_served(objective.title, served, ensemble.offline_metrics[f"valid_{objective.name}"])
         progress.update(0, 1, "shuffling columns")
-        analyses.append(
-            analyze(
-                prepared,
-                heldout,
-                labels,
-                in_order(client, scores),
-                lambda rows: in_order(client, client.predict(select(rows, client.schema))),
-            )
-        )
 
-    from rankline.scoring.read_rows import select
+        def predict(rows: "pa.Table") -> "NDArray[Any]":
+            return in_order(client, client.predict(select(rows, client.schema)))
+
+        found.append((served, analyze(prepared, heldout, labels, ordered, predict)))
 
     report = bench_rows(server, heldout, ensemble, batch_sizes, config, progress=progress, check=check_quality)
-    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served[objective.name]}
-    return Measured(report=replace(report, quality=quality), served=served[objective.name], analysis=analyses[0])
+    ((served, analysis),) = found
+    quality = {**ensemble.offline_metrics, f"served_{objective.name}": served}
+    return Measured(report=replace(report, quality=quality), served=served, analysis=analysis)
 
 
 def trained_by(run_id: str, path: Path) -> "TrainedModel | None":

@@ -58,8 +58,9 @@ def run_command(
         note(chosen.model_choices)
     with Stages(pipeline.STAGES) as stages:
         result = pipeline.run(chosen, source, workspace, stages, num_seeds=seeds, batch_sizes=sizes)
+    report = result.report_of(next_commands(result))
     with ExitStack() as at_end:  # a full disk must not lose the summary, nor a closed pipe the report
-        at_end.callback(save_report, result.report_of(next_commands(result)), workspace, of_run=True)
-        at_end.callback(print_summary, result, CONSOLE)
+        at_end.callback(save_report, report, workspace, of_run=True)
+        at_end.callback(print_summary, result, report, CONSOLE)
         if json_file:
             pipeline.write_json(result.to_dict(), json_file)

@@ -85,11 +85,13 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """Attributes:
-    columns: the first input columns, the most important first.
-    num_columns: number of all input columns.
-    parts: title of a division of the validation rows → its parts.
-    whole: the objective on all rows, with its standard error; None with several heads.
+    """What a model's scores of the validation rows say about it.
+
+    Attributes:
+        columns: the first input columns, the most important first.
+        num_columns: number of all input columns.
+        parts: mapping from the title of a division of the rows to its parts.
+        whole: the objective on all rows, with its standard error; None with several heads.
     """
 
     scores: ValidationScores
@@ -101,7 +103,7 @@ class Analysis:
 
 
 def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Array, predict: Predict) -> Analysis:
-    """Analyze a model by its scores of the held-out rows. `predict` also scores rows with shuffled columns."""
+    """Analyze a model from its scores for the held-out rows. `predict` scores rows with shuffled columns."""
     heads = prepared.spec.heads
     kept = ValidationScores(heads=heads, labels=labels[:MAX_ROWS], scores=scores[:MAX_ROWS])
     inputs = [name for name in prepared.inputs if name in rows.column_names]

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup
-
 from rankline.serving.loadtest.report.cards import speed_section
 from rankline.training.evaluation.cards import quality_cards
 from rankline.training.evaluation.validation_scores import scored_alike
@@ -34,7 +32,7 @@ def _sections(found: "RunComparison") -> Iterator[Section]:
         title=f"{found.after.label}, {found.after.name}, against {found.before.label}",
         cards=list(_differences(found)),
         remarks=found.remarks,
-        folded={"What differs": _differing(found)},
+        folded={"What differs": table(found.differing_columns, left=3)},
     )
     if found.scored:
         models = [{head.column: rows for head, rows in scores.by_head()} for scores in found.scored]
@@ -51,9 +49,9 @@ def _sections(found: "RunComparison") -> Iterator[Section]:
 def _differences(found: "RunComparison") -> Iterator[Card]:
     for one in found.quality:
         low, high = one.found.bounds
-        word = one.word if one.found.is_sure else "the same"
-        text = f"{quality_figure(one.found.before)} → {quality_figure(one.found.after)}, {word}"
-        interval = Interval(name=one.title, value=one.found.change, low=low, high=high, text=text, color=_COLORS[word])
+        text = f"{quality_figure(one.found.before)} → {quality_figure(one.found.after)}, {one.verdict}"
+        color = _COLORS[one.verdict]
+        interval = Interval(name=one.title, value=one.found.change, low=low, high=high, text=text, color=color)
         rows = f"{found.num_rows:,} {'of the same' if found.is_paired else 'other'} rows"
         note = f"Change with its 95 % interval on {rows}. The dashed line is no change."
         label = f"Difference in {one.title}"
@@ -62,35 +60,19 @@ def _differences(found: "RunComparison") -> Iterator[Card]:
             note=note,
             content=forest([interval], zero=0, label=label, text=lambda value: quality_figure(value, "+")),
         )
-    loads = (
-        [one for one in found.serving.differences if one.low is not None and one.high is not None]
-        if found.serving
-        else []
-    )
-    if loads:
-        intervals = [
-            Interval(
-                name=one.title,
-                value=one.change,
-                low=max(one.low, -1.0) if one.low is not None else one.change,
-                high=min(one.high, 2.0) if one.high is not None else one.change,
-                text=f"{one.change:+.0%}, {one.verdict}",
-                color=_COLORS[one.verdict],
-            )
-            for one in loads
-        ]
+    intervals = [
+        Interval(
+            name=one.title,
+            value=one.change,
+            low=max(one.low, -1.0),
+            high=min(one.high, 2.0),
+            text=f"{one.change:+.0%}, {one.verdict}",
+            color=_COLORS[one.verdict],
+        )
+        for one in (found.serving.differences if found.serving else ())
+        if one.low is not None and one.high is not None
+    ]
+    if intervals:
         chart = forest(intervals, zero=0, label="Differences in speed", text=lambda share: f"{share:+.0%}")
         note = "Relative change with its 95 % interval, cut at +200 %. The dashed line is no change."
         yield Card(title="Speed", note=note, content=chart, is_wide=True)
-
-
-def _differing(found: "RunComparison") -> Markup:
-    differing = {"name": [found.before.name, found.after.name], **found.differing}
-    return table(
-        {
-            "": list(differing),
-            found.before.label: [values[0] for values in differing.values()],
-            found.after.label: [values[1] for values in differing.values()],
-        },
-        left=3,
-    )

@@ -61,7 +61,7 @@ class RunReport:
 
     @property
     def figure(self) -> float | None:
-        """The served objective, or the one computed during training."""
+        """The objective computed from the served scores, or else the one from training."""
         if self.objective is None:
             return None
         quality, name = self.bench.quality, self.objective.name
@@ -137,10 +137,8 @@ class RunReport:
         """Describe the quality for the terminal: the objective and its baseline, calibration, and learning curves."""
         if self.objective is None or self.figure is None:
             return
-        interval = ""
-        if self.analysis and self.analysis.whole and math.isfinite(self.analysis.whole.error):
-            interval = f" ({' to '.join(map(quality_figure, self.analysis.whole.bounds))})"
-        yield f"{self.objective.title} {quality_figure(self.figure)}{interval}"
+        interval = self._interval
+        yield f"{self.objective.title} {quality_figure(self.figure)}{f' ({interval})' * bool(interval)}"
         known = []
         if self.analysis and (baseline := self.analysis.baseline):
             known.append(f"{baseline.column} alone {quality_figure(baseline.figure)}")
@@ -167,17 +165,19 @@ class RunReport:
     def trust(self) -> str:
         """What the figures rest on."""
         said = [f"{checked(self.bench)[:1].upper()}{checked(self.bench)[1:]}."]
-        if self.analysis and self.analysis.whole and math.isfinite(self.analysis.whole.error):
-            low, high = (quality_figure(bound) for bound in self.analysis.whole.bounds)
-            assert self.objective is not None
-            said.insert(
-                0, f"With {self._num_rows():,} validation rows, {self.objective.title} is {low} to {high} (95 %)."
-            )
+        if self.objective and (interval := self._interval):
+            said.insert(0, f"With {self._num_rows():,} validation rows, {self.objective.title} is {interval} (95 %).")
         if self.bench.busy:
             said.append(
                 f"**Other programs were using the machine ({self.bench.busy}), so speed is better on an idle one.**"
             )
         return " ".join(said)
+
+    @property
+    def _interval(self) -> str:
+        """The 95 % interval of the objective; empty if unknown."""
+        whole = self.analysis and self.analysis.whole
+        return " to ".join(map(quality_figure, whole.bounds)) if whole and math.isfinite(whole.error) else ""
 
     def _num_rows(self) -> int:
         return int(self.prepared.manifest.details["rows"]["valid"]) if self.prepared else 0
@@ -197,12 +197,7 @@ class RunReport:
         if self.objective is None or self.figure is None:
             return
         baseline = self.analysis and self.analysis.baseline
-        whole = self.analysis and self.analysis.whole
-        interval = (
-            f"95 % interval {' to '.join(map(quality_figure, whole.bounds))}"
-            if whole and math.isfinite(whole.error)
-            else ""
-        )
+        interval = f"95 % interval {self._interval}" if self._interval else ""
         best = self.prepared.spec.metadata.best_auc if self.prepared else None
         if self.objective.name == "auc":
             marks = [(0.0, "0.5", "guessing")]

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -48,6 +49,10 @@ class PageFile:
     make: Callable[[], Page]
     is_of_run: bool = False
 
+    @cached_property
+    def page(self) -> Page:
+        return self.make()
+
 
 def log_report(
     report: BenchmarkReport, tracking_uri: str, run_id: str, directory: Path, page: PageFile | None = None
@@ -78,7 +83,7 @@ def log_report(
             for path in made:
                 _log_file(client, run_id, path, at_top=page is not None and page.is_of_run and path.suffix == ".html")
         if page and page.is_of_run and not failures:
-            client.set_tag(run_id, _DESCRIPTION, _described(client, run_id, page.make()))
+            client.set_tag(run_id, _DESCRIPTION, _described(client, run_id, page.page))
     except (MlflowException, RanklineError, OSError) as error:
         kept = f"it is in {directory}" if not failures else "everything else was saved"
         failures.append(f"MLflow run {run_id} in {tracking_uri} refused it: {reason_of(error)}")
@@ -87,7 +92,7 @@ def log_report(
 
 
 def curves_of(tracking_uri: str, run_id: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the losses of a run as (epoch, value); empty if its store cannot be read."""
+    """Return a run's losses after each epoch as (epoch, value); empty if the store cannot be read."""
     losses = [f"{prefix}{loss}" for prefix in ("inner_", "valid_") for loss in ("logloss", "rmse", "loss")]
     try:
         store = open_reader(tracking_uri)
@@ -153,7 +158,7 @@ def _write(report: BenchmarkReport, directory: Path, page: PageFile | None) -> t
         histograms: write_histograms,
     }
     if page:
-        files[page.path] = lambda: write_whole(page.path, page.make().html().encode())
+        files[page.path] = lambda: write_whole(page.path, page.page.html().encode())
     made: list[Path] = []
     unwritten: dict[tuple[str, Path], list[str]] = {}
     for path, write in files.items():

@@ -40,6 +40,10 @@ class QualityDifference:
         return "better" if self.is_better else "worse"
 
     @property
+    def verdict(self) -> str:
+        return self.word if self.found.is_sure else "the same"
+
+    @property
     def words(self) -> str:
         """A description such as "AUC +0.0075 (+0.0061 to +0.0089)"."""
         low, high = self.found.bounds
@@ -78,6 +82,13 @@ class RunComparison:
                 if one.found.is_sure and (not judged.found.is_sure or one.is_better != judged.is_better)
             ]
         return "; ".join([*said, *map(_loads_in_words, self.key_loads)])
+
+    @property
+    def differing_columns(self) -> dict[str, list[str]]:
+        """The names of the runs and their differing settings, as columns with headings."""
+        differing = {"name": [self.before.name, self.after.name], **self.differing}
+        before, after = map(list, zip(*differing.values(), strict=True))
+        return {"": list(differing), self.before.label: before, self.after.label: after}
 
     @property
     def key_loads(self) -> tuple[LoadDifference, ...]:

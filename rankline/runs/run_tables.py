@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from rankline.runs.bench_reports import FIGURES
+from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.serving.loadtest.summary import number
 from rankline.terminal.bench_table import interval_of
 from rankline.terminal.console import heading, print_table, show
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from rankline.runs.compare import RunComparison
     from rankline.runs.summary import RunSummary
 
-_SERVING = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "rows_per_s": "rows/s"}
+_SERVING = {name: METRICS[name].title for name in FIGURES}
 
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
@@ -57,13 +59,11 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
                 after: [quality_figure(one.found.after) for one in quality],
                 "change": [quality_figure(one.found.change, "+") for one in quality],
                 "95 % interval": [quality_interval(*one.found.bounds) for one in quality],
-                "verdict": [
-                    ("better" if one.is_better else "worse") if one.found.is_sure else "the same" for one in quality
-                ],
+                "verdict": [one.verdict for one in quality],
             },
         )
     if found.serving:
-        loads = [one for one in found.serving.differences if one.figure in ("p50_ms", "p99_ms", "rows_per_s")]
+        loads = [one for one in found.serving.differences if one.figure in FIGURES]
         yield (
             "serving",
             {
@@ -75,15 +75,7 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
                 "verdict": [one.verdict for one in loads],
             },
         )
-    differing = {"name": [found.before.name, found.after.name], **found.differing}
-    yield (
-        "what differs",
-        {
-            "": list(differing),
-            before: [values[0] for values in differing.values()],
-            after: [values[1] for values in differing.values()],
-        },
-    )
+    yield "what differs", found.differing_columns
 
 
 def _titles(runs: "Sequence[RunSummary]") -> list[str]:

@@ -128,9 +128,9 @@ class Stages:
 
     def __init__(self, names: list[str], console: Console = CONSOLE) -> None:
         self._console = console
-        self._progress = Progress(_Line(max(map(len, names))), console=console, expand=True)
-        self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
         self._width = max(map(len, names))
+        self._progress = Progress(_Line(self._width), console=console, expand=True)
+        self._tasks = {name: self._progress.add_task(name, start=False, total=None, note="") for name in names}
 
     def __enter__(self) -> "Stages":
         if self._console.is_terminal:

@@ -16,6 +16,7 @@ from rankline.workflows.core.formatting import local_time, quality_figure
 if TYPE_CHECKING:
     from rankline.api.pipeline import RunResult
     from rankline.registry.status import Status
+    from rankline.report.run_page import RunReport
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.workflows.schema.model_artifact import TrainedModel
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 _INDENT = 12
 
 
-def print_summary(result: "RunResult", console: Console) -> None:
+def print_summary(result: "RunResult", report: "RunReport", console: Console) -> None:
     """Print the verdict: quality against a simple baseline, speed, whether the served scores match, and what next."""
-    report, bench = result.report_of(()), result.report
+    bench = report.bench
     heading(console, f"{result.recipe.name}, version {result.ensemble.version}: trained, served and measured")
     console.print()
 
@@ -49,7 +50,7 @@ def print_summary(result: "RunResult", console: Console) -> None:
         pair("", f"[yellow]! the machine was busy ({escape(bench.busy)}): expect better speed on an idle one[/]")
     console.print()
     pair("report", f"{escape(str(result.workspace.report))}  [dim]charts and all figures[/]")
-    for number, (command, purpose) in enumerate(next_commands(result)):
+    for number, (command, purpose) in enumerate(report.steps):
         show(
             console,
             f"[bold]{escape(command)}[/]  [dim]# {purpose}[/]",

@@ -5,6 +5,7 @@ Cards of scored rows take several models, name → rows, and draw them over each
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def quality_cards(head: Head, models: Rows) -> Iterator[Card]:
 
 
 def _roc(head: Head, models: Rows) -> Card:
-    chart = Chart(_titled(_UNIT, "false positive rate"), _UNIT, f"ROC curve of {head.column}")
+    chart = Chart(replace(_UNIT, title="false positive rate"), _UNIT, f"ROC curve of {head.column}")
     chart.line([(0, 0), (1, 1)], 4, kind="dashed")
     for color, (name, rows) in enumerate(models.items()):
         points = _roc_points(rows)
@@ -107,10 +108,14 @@ def _calibration(head: Head, models: Rows) -> Card:
     return Card(title="Calibration", note=note, content=chart.svg())
 
 
+def _bins(rows: ScoredRows) -> list[Array]:
+    """Return the positions of the rows in bins by score, with equal numbers of rows."""
+    return [part for part in np.array_split(np.argsort(rows.scores, kind="stable"), _NUM_BINS) if len(part)]
+
+
 def _binned(rows: ScoredRows) -> list[tuple[float, float, float]]:
     """Return mean score, mean label and half the width of its 95% interval for bins with equal numbers of rows."""
-    bins = [part for part in np.array_split(np.argsort(rows.scores, kind="stable"), _NUM_BINS) if len(part)]
-    means = [(float(rows.scores[part].mean()), float(rows.labels[part].mean()), len(part)) for part in bins]
+    means = [(float(rows.scores[part].mean()), float(rows.labels[part].mean()), len(part)) for part in _bins(rows)]
     return [(x, y, LEVEL * math.sqrt(y * (1 - y) / count)) for x, y, count in means]
 
 
@@ -120,7 +125,7 @@ def _scores(head: Head, models: Rows) -> Card:
     parts = {name: rows.scores[rows.labels == label] for label, name in ((0, "0"), (1, "1"))}
     shares = {name: np.histogram(own, edges)[0] / max(len(own), 1) for name, own in parts.items()}
     top = max(float(own.max()) for own in shares.values())
-    chart = Chart(_titled(_UNIT, "score"), Axis.linear([0, top * 1.3], text=percent), f"Scores of {head.column}")
+    chart = Chart(replace(_UNIT, title="score"), Axis.linear([0, top * 1.3], text=percent), f"Scores of {head.column}")
     for (name, own), color, place in zip(shares.items(), (1, 0), (0.02, 0.98), strict=True):
         chart.bars(edges.tolist(), own.tolist(), color)
         chart.label(place, top * (1.2 - 0.1 * color), f"{head.column} is {name}: {len(parts[name]):,} rows", color)
@@ -163,9 +168,8 @@ def _errors(head: Head, models: Rows) -> Card:
 def _errors_over_scores(head: Head, models: Rows) -> Card:
     curves = {}
     for name, rows in models.items():
-        parts = [part for part in np.array_split(np.argsort(rows.scores, kind="stable"), _NUM_BINS) if len(part)]
         errors = rows.scores - rows.labels
-        curves[name] = [(float(rows.scores[part].mean()), float(errors[part].mean())) for part in parts]
+        curves[name] = [(float(rows.scores[part].mean()), float(errors[part].mean())) for part in _bins(rows)]
     every = [point for points in curves.values() for point in points]
     chart = Chart(
         Axis.linear((x for x, _ in every), f"predicted {head.column}"),
@@ -224,7 +228,7 @@ def _confidences(head: Head, models: Rows) -> Card:
     parts = {"wrong": sure.scores[sure.labels < 0.5], "right": sure.scores[sure.labels > 0.5]}
     counts = {name: np.histogram(own, edges)[0] for name, own in parts.items()}
     top = max(int(own.max()) for own in counts.values())
-    x = _titled(_UNIT, "probability of the predicted class")
+    x = replace(_UNIT, title="probability of the predicted class")
     chart = Chart(x, Axis.linear([0, top * 1.15]), f"Confidence in {head.column}")
     for (name, own), color, place in zip(counts.items(), (1, 0), (0.02, 0.98), strict=True):
         chart.bars(edges.tolist(), own.tolist(), color)
@@ -244,10 +248,6 @@ def _ends(values: Sequence[Array]) -> tuple[float, float]:
     """Return the range of all but the most extreme percent of the values."""
     low, high = np.percentile(np.concatenate(values), [0.5, 99.5]).tolist()
     return (low, high) if high > low else (low - 0.5, low + 0.5)
-
-
-def _titled(axis: Axis, title: str) -> Axis:
-    return Axis(low=axis.low, high=axis.high, ticks=axis.ticks, title=title, text=axis.text)
 
 
 def _name(chart: Chart, points: Points, name: str, color: int) -> None:

@@ -170,7 +170,7 @@ def _open(journal: Journal, config: TrackingConfig, resumed_id: str | None) -> N
 
 @contextmanager
 def _system_metrics(log: RunLog, since_ms: int) -> Iterator[None]:
-    """Log MLflow's system metrics every second, through the journal, to runs of more than `_LONG_S`."""
+    """Log MLflow's system metrics every second through the journal, once a run takes longer than `_LONG_S`."""
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
     from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor

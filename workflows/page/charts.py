@@ -17,7 +17,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def plain(value: float) -> str:
-    """Format a tick or a value for people: 0.25, 120, 1.2k, 48k or 1.5M."""
+    """Format with three significant digits, and a suffix for thousands and millions: 0.25, 120, 1.2k, 48k or 1.5M."""
     size = abs(value)
     if size >= 1e6:
         return f"{value / 1e6:.3g}M"

@@ -7,9 +7,12 @@ first call writes. Prints the rows per second of shuffled batches. Imports nothi
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 _WARMUP_BATCHES = 3
 COLUMNS = ("userId", "movieId", "rating")
@@ -30,6 +33,12 @@ def main(
         if time.perf_counter() - begin_s > max_s:
             break
     print(json.dumps(done / (time.perf_counter() - begin_s)))
+
+
+def read_groups(groups: Sequence[tuple[Any, int]], *, use_threads: bool) -> dict[str, np.ndarray]:
+    """Return the columns of row groups, given as (`pyarrow.parquet.ParquetFile`, number), one after the other."""
+    tables = [file.read_row_group(number, columns=list(COLUMNS), use_threads=use_threads) for file, number in groups]
+    return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in COLUMNS}
 
 
 def files(directory: Path) -> list[str]:

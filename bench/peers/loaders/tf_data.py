@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import tensorflow as tf
-from rate import COLUMNS, files, main
+from rate import COLUMNS, files, main, read_groups
 
 _BUFFERED_GROUPS = 8
 
@@ -19,11 +19,7 @@ def batches(directory: Path, _: Path, batch_size: int) -> Iterator[int]:
 
     def buffers() -> Iterator[dict[str, np.ndarray]]:
         for first in range(0, len(groups), _BUFFERED_GROUPS):
-            tables = [
-                file.read_row_group(group, columns=list(COLUMNS))
-                for file, group in groups[first : first + _BUFFERED_GROUPS]
-            ]
-            columns = {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in COLUMNS}
+            columns = read_groups(groups[first : first + _BUFFERED_GROUPS], use_threads=True)
             order = rng.permutation(len(columns[COLUMNS[0]]))
             yield {name: values[order] for name, values in columns.items()}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from rate import COLUMNS, files, main
+from rate import COLUMNS, files, main, read_groups
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 _BUFFERED_GROUPS = 8
@@ -20,15 +20,12 @@ class Rows(IterableDataset):  # type: ignore[type-arg]
         worker = get_worker_info()
         assert worker is not None
         rng = np.random.default_rng(worker.id)
-        opened = {path: pq.ParquetFile(path) for path in self._paths}
-        groups = [(path, group) for path, file in opened.items() for group in range(file.num_row_groups)]
+        opened = map(pq.ParquetFile, self._paths)
+        groups = [(file, group) for file in opened for group in range(file.num_row_groups)]
         own = np.random.default_rng(0).permutation(len(groups))[worker.id :: worker.num_workers]
         for begin in range(0, len(own), _BUFFERED_GROUPS):
-            tables = [
-                opened[path].read_row_group(group, columns=list(COLUMNS), use_threads=False)
-                for path, group in (groups[place] for place in own[begin : begin + _BUFFERED_GROUPS])
-            ]
-            columns = {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in COLUMNS}
+            some_groups = [groups[place] for place in own[begin : begin + _BUFFERED_GROUPS]]
+            columns = read_groups(some_groups, use_threads=False)
             order = rng.permutation(len(columns[COLUMNS[0]]))
             for first in range(0, len(order), self._batch_size):
                 some = order[first : first + self._batch_size]

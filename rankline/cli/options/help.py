@@ -23,13 +23,13 @@ _COMMON = {
 _MAX_ALL = 12  # a command with fewer options shows all of them
 _MAX_LEFT = 26
 _VALUES = {"int": "N", "integer": "N", "float": "X", "str": "TEXT", "path": "PATH"}
-"""Type of a value, as versions of Typer name it, → placeholder."""
+"""Mapping from the type of a value, under the names in different versions of Typer, to its placeholder."""
 _EXAMPLES = re.compile(r"\*\*Examples?\*\*\s*(.*)", re.DOTALL)
 _DEFAULT = re.compile(r"\s*\[default: (.*?)\]\.?$", re.DOTALL)
 
 
 class HelpCommand(TyperCommand):
-    """A command whose help shows its common options, and with --help-all every option with its whole text."""
+    """A command whose --help lists the common options, and whose --help-all lists all options in full."""
 
     recipe_name = ""
     """The recipe whose options the command has, if it depends on one."""
