@@ -397,7 +397,7 @@ def test_image_of_the_active_version_scores_as_offline(stack: Stack, rows: pa.Ta
 
 def test_runs_artifacts_and_metrics_are_there_after_down_and_up(stack: Stack) -> None:
     """Training into the stack's MLflow; a page in a browser cannot reach it under another name."""
-    *commands_of_tracking, down, up = documented("What is kept")
+    *commands_of_tracking, down, up = documented("Where data is stored")
     for command in commands_of_tracking:
         stack.run(command)
     typed("rankline sync", stack.path)  # what a busy server did not accept in time
@@ -548,7 +548,7 @@ def test_grpc_is_encrypted_with_the_override(stack: Stack) -> None:
         [openssl, *request, *names, "-keyout", str(key), "-out", str(certificate)], capture_output=True, check=True
     )
     shutil.chown(key, 1000, 1000)
-    variables, up = documented("Opening gRPC to a network")
+    variables, up = documented("Open gRPC to a network")
     stack.run(f"{variables.replace('192.0.2.10', '127.0.0.1')} && {up}")
     wait_until(lambda: stack.is_healthy("triton"))
     for port in ("GRPC", "TLS"):
