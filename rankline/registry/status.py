@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
 _SHORT = 12
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,6 @@ def statuses(repository: Path, url: str | None = None) -> Iterator[Status]:
 
 
 def status_of(path: Path, url: str | None = None) -> Status:
-    """Return the state of the ensemble at `path`; see `statuses`."""
     from rankline.serving.repository.ensemble import CONFIG, ExportedEnsemble, versions
     from rankline.workflows.preprocess.prepared_data import KIND
 
@@ -121,8 +121,11 @@ def _served(url: str, ensemble: "ExportedEnsemble") -> int:
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
+    from rankline.serving.client.config import is_loopback
+
     try:
-        with InferenceServerClient(url) as client:
+        # gRPC would send even local requests through the proxy of http_proxy.
+        with InferenceServerClient(url, channel_args=_NO_PROXY if is_loopback(url) else None) as client:
             config = client.get_model_config(ensemble.name).config
     except InferenceServerException as error:
         raise ServerError(f"{url} did not return the configuration of {ensemble.name!r}: {error.message()}.") from None
