@@ -73,9 +73,6 @@ class Quality:
     served: float
     heads: tuple[Head, ...]
 
-    def has(self, metric: str) -> bool:
-        return metric in next(iter(self.per_seed.values()))
-
     def mean(self, metric: str) -> float:
         return statistics.fmean(metrics[metric] for metrics in self.per_seed.values())
 
@@ -85,7 +82,6 @@ class Quality:
         return statistics.stdev(values) if len(values) > 1 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return each metric's mean and standard deviation, the best AUC, the served objective and per-seed values."""
         from rankline.training.evaluation import objective_of
 
         names = [name for name in next(iter(self.per_seed.values())) if name.startswith("valid_")]
@@ -404,9 +400,8 @@ def bench_rows(
             expected = own.predict(rows)
         if not (worst := float(relative_error(scores, expected).max(initial=0))) <= config.tolerance:
             raise ServingError(
-                f"the served scores differ by up to {worst:.2g} from the scores computed locally with "
-                f"{ensemble.path}. The "
-                "server is running a different export; restart it."
+                f"the served scores differ by up to {worst:.2g} from the scores computed locally with {ensemble.path}. "
+                "The server is running a different export; restart it."
             )
         return measure(
             client,

@@ -7,7 +7,7 @@ they can be mixed.
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -100,11 +100,7 @@ class Dataset:
         self.file = directory / "rankline.yaml"
         made.write(self.file)
         self.recipe = recipe_named(str(self.file))
-        found: list[tuple[str, str, str, str]] = [
-            (key, label.task, "label", made.guesses.label_why[key]) for key, label in made.guesses.labels.items()
-        ]
-        found += [(key, c.config.type, c.config.role, c.why) for key, c in made.guesses.columns.items()]
-        self.columns = pd.DataFrame(found, columns=["column", "type", "role", "why"])
+        self.columns = pd.DataFrame(made.columns(), columns=["column", "type", "role", "why"])
 
     def __repr__(self) -> str:
         labels = list(self.columns["column"][self.columns["role"] == "label"])
@@ -212,63 +208,75 @@ def export(
     Raises:
         RanklineError: for the same reasons as the command.
     """
-    from rankline.api import pipeline
-    from rankline.workflows.preprocess.prepared_data import PreparedData
-
-    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
-    if recipe is None and model is None:
+    if (recipe is None) == (model is None):
         raise ConfigError(
             "neither a recipe nor a model was passed. Pass a recipe, such as movielens, or a model with a sample "
             "and a name."
+            if recipe is None
+            else "a recipe and a model were both passed. Pass only one of them."
         )
-    if recipe is not None and model is not None:
-        raise ConfigError("a recipe and a model were both passed. Pass only one of them.")
-    if recipe is not None:
-        if extra := [option for option, value in given.items() if value is not None]:
-            raise ConfigError(f"{', '.join(extra)} can be used only with a model that was trained elsewhere.")
-        chosen, workspace = _chosen(recipe, work_dir, repository)
-        config = _overrides(choices, chosen.serving).apply(chosen.serving)
-        with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
-            prepared = PreparedData.load(workspace.prepared, chosen.dataset)
-            return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
-    if bounds:
-        raise ConfigError(
-            "bounds (--if-better) require a recipe because they are checked on its labeled validation rows."
-        )
-    if sample is None or name is None:
-        raise ConfigError(
-            "exporting a model also requires a sample (raw rows for the parity check) and a name for the ensemble."
-        )
+    if recipe is None:
+        if bounds:
+            raise ConfigError(
+                "bounds (--if-better) require a recipe because they are checked on its labeled validation rows."
+            )
+        if sample is None or name is None:
+            raise ConfigError(
+                "exporting a model also requires a sample (raw rows for the parity check) and a name for the ensemble."
+            )
+        check_name(name)
+        rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
+        workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
+        config = _overrides(choices, ExportConfig).apply(ExportConfig())
+        with _stages(["export"], progress) as stages, TemporaryDirectory(prefix="rankline-graph-") as directory:
+            paths, fitted = _models_of(model, workflow, rows, Path(directory))
+            return _export_model(
+                paths, rows, workspace, config, stages, promote, workflow=fitted, renames=rename or {}, missing=missing
+            )
+    given = {"sample": sample, "name": name, "workflow": workflow, "rename": rename, "missing": missing}
+    if extra := [option for option, value in given.items() if value is not None]:
+        raise ConfigError(f"{', '.join(extra)} can be used only with a model that was trained elsewhere.")
+    from rankline.api import pipeline
+    from rankline.workflows.preprocess.prepared_data import PreparedData
+
+    chosen, workspace = _chosen(recipe, work_dir, repository)
+    config = _overrides(choices, chosen.serving).apply(chosen.serving)
+    with _stages(["export", "compare"] if bounds else ["export"], progress) as stages:
+        prepared = PreparedData.load(workspace.prepared, chosen.dataset)
+        return pipeline.export(chosen, config, prepared, workspace, stages, promote=promote, bounds=bounds)
+
+
+def _export_model(
+    paths: Sequence[Path],
+    rows: pa.Table,
+    workspace: Workspace,
+    config: ExportConfig,
+    stages: Stages,
+    promote: bool,
+    **parts: Any,
+) -> "ExportedEnsemble":
+    """Export a model that was trained elsewhere. `parts` are arguments of `export_foreign`."""
+    from rankline.api.pipeline import describe_export
     from rankline.registry.activation import make_active, registry_uri
     from rankline.serving.importers.export import export_foreign
     from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
 
-    check_name(name)
-    rows = read_sample(Path(sample)) if isinstance(sample, str | Path) else _table(sample)
-    workspace = Workspace(recipe=name, root=Path(work_dir), repository=Path(repository))
-    config = _overrides(choices, ExportConfig).apply(ExportConfig())
-    with ExitStack() as stack:
-        stages = stack.enter_context(_stages(["export"], progress))
-        directory = stack.enter_context(TemporaryDirectory(prefix="rankline-graph-"))
-        paths, fitted = _models_of(model, workflow, rows, Path(directory))
-        check_free(workspace.ensemble)
-        registry = registry_uri(workspace.ensemble)
-        active = ExportedEnsemble.load(workspace.ensemble) if names_in(workspace.ensemble) else None
-        with stages.stage("export") as report:
-            ensemble = export_foreign(
-                paths,
-                rows,
-                workspace.ensemble,
-                config,
-                name=name,
-                workflow=fitted,
-                renames=rename or {},
-                missing=missing,
-                promote=promote and registry is None,
-                progress=report,
-            )
-            publish_sample(rows, workspace.sample)
-            report.update(1, 1, pipeline.describe_export(ensemble))
+    check_free(workspace.ensemble)
+    registry = registry_uri(workspace.ensemble)
+    active = ExportedEnsemble.load(workspace.ensemble) if names_in(workspace.ensemble) else None
+    with stages.stage("export") as report:
+        ensemble = export_foreign(
+            paths,
+            rows,
+            workspace.ensemble,
+            config,
+            name=workspace.recipe,
+            promote=promote and registry is None,
+            progress=report,
+            **parts,
+        )
+        publish_sample(rows, workspace.sample)
+        report.update(1, 1, describe_export(ensemble))
     for sentence in ensemble.manifest.details["assumed"]:
         note(f"Note: {sentence}")
     if active is not None and (before := active.output_names) != (now := ensemble.output_names):

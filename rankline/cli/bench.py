@@ -40,14 +40,12 @@ def bench_command(
     repository: Repository = REPOSITORY,
     url: BenchUrl = None,
     batch_sizes: Annotated[
-        str | None,
-        typer.Option("--batch-sizes", help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, otherwise 1]."),
+        str | None, typer.Option(help=f"Rows per request [default: {BATCH_SIZES} in a closed loop, otherwise 1].")
     ] = None,
     json_file: JsonFile = None,
     against: Annotated[
         str | None,
         typer.Option(
-            "--against",
             metavar="FILE|RUN_ID",
             help="Compare with an earlier report: a file written by --json, or the MLflow run it was logged to.",
         ),
@@ -55,7 +53,6 @@ def bench_command(
     max_regression: Annotated[
         float,
         typer.Option(
-            "--max-regression",
             min=0,
             help="With --against, fail if any result is significantly worse and the change exceeds this fraction.",
         ),

@@ -2,14 +2,13 @@
 
 import json
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from rankline.api.data_source import SourceConfig
-from rankline.cli.options.arguments import RecipeName, WorkDir
+from rankline.cli.options.arguments import FormatName, RecipeName, WorkDir
 from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes.overrides import Overrides
 from rankline.recipes.workspace import WORK_DIR, workspace_of
@@ -30,21 +29,16 @@ _OUTPUT = Path("rankline.yaml")
 def init_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE…", help="CSV, Parquet or JSON Lines: files, directories or glob patterns.", show_default=False
-        ),
+        typer.Argument(metavar="FILE…", help="CSV, Parquet or JSON Lines: files, directories or glob patterns."),
     ] = None,
     *,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", help="Column to predict; repeat the option for several columns. Inferred by default."),
+        typer.Option(help="Column to predict; repeat the option for several columns. Inferred by default."),
     ] = None,
-    format_name: Annotated[
-        str | None,
-        typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension."),
-    ] = None,
+    format_name: FormatName = None,
     output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="Output file for the recipe; the recipe is named after it.")
+        Path, typer.Option(metavar="FILE", help="Output file for the recipe; the recipe is named after it.")
     ] = _OUTPUT,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output file if it exists.")] = False,
     print_schema: Annotated[
@@ -107,16 +101,9 @@ def _show(made: "FirstRecipe") -> None:
     table = plain_table()
     for heading in ("column", "type", "role", "why"):
         table.add_column(heading, overflow="fold")
-    for row in _rows(made):
+    for row in made.columns():
         table.add_row(*row)
     CONSOLE.print(table, markup=False)
-
-
-def _rows(made: "FirstRecipe") -> Iterable[tuple[str, str, str, str]]:
-    for name, label in made.guesses.labels.items():
-        yield name, label.task, "label", made.guesses.label_why[name]
-    for name, column in made.guesses.columns.items():
-        yield name, column.config.type, column.config.role, column.why
 
 
 @with_recipe_options(SourceConfig, DaskConfig, of_recipe=lambda recipe: (recipe.prepare, recipe.encoding))
@@ -144,14 +131,12 @@ def prepare_command(recipe: RecipeName, *, work_dir: WorkDir = WORK_DIR, overrid
 def convert_command(
     recipe: RecipeName,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=f"One of {', '.join(SOURCE_TYPES)}.")],
     prebatch: Annotated[
-        int,
-        typer.Option("--prebatch", min=1, help="Rows per record in TFRecord files; larger records are faster to read."),
+        int, typer.Option(min=1, help="Rows per record in TFRecord files; larger records are faster to read.")
     ] = 1,
     prebatch_valid: Annotated[
-        int | None,
-        typer.Option("--prebatch-valid", min=1, help="Rows per record in the validation files, if different."),
+        int | None, typer.Option(min=1, help="Rows per record in the validation files, if different.")
     ] = None,
     work_dir: WorkDir = WORK_DIR,
 ) -> None:
@@ -179,14 +164,12 @@ def import_command(
     ],
     *,
     spec: Annotated[
-        Path | None, typer.Option("--spec", metavar="FILE", help="Name of the feature spec in the directory.")
+        Path | None, typer.Option(metavar="FILE", help="Name of the feature spec in the directory.")
     ] = None,
     name: Annotated[
         str | None,
         typer.Option(
-            "--name",
-            metavar="NAME",
-            help="Name for the artifacts, ensemble and experiment; defaults to the recipe name.",
+            metavar="NAME", help="Name for the artifacts, ensemble and experiment; defaults to the recipe name."
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,

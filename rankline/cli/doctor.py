@@ -26,18 +26,14 @@ def doctor_command(json_file: JsonFile = None) -> None:
 
     checks = []
     for check in examine():  # print each result as soon as it is known
-        _print_check(check)
+        mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[dim]–[/]"
+        show(CONSOLE, escape(check.detail), f"{mark} {escape(check.name)}", 19)
         checks.append(check)
     _print_conclusion(checks)
     if json_file:
         write_json(report(checks), json_file)
     if any(check.required and not check.works for check in checks):
         raise typer.Exit(1)
-
-
-def _print_check(check: "Check") -> None:
-    mark = "[green]✓[/]" if check.works else "[red]✗[/]" if check.required else "[dim]–[/]"
-    show(CONSOLE, escape(check.detail), f"{mark} {escape(check.name)}", 19)
 
 
 def _print_conclusion(checks: "Sequence[Check]") -> None:

@@ -32,7 +32,6 @@ def export_command(
     model: Annotated[
         list[Path] | None,
         typer.Option(
-            "--model",
             metavar="PATH",
             help="Model trained elsewhere: SavedModel, .keras, TorchScript, ONNX, LightGBM or XGBoost file; repeat "
             "to combine several TensorFlow models.",
@@ -41,7 +40,6 @@ def export_command(
     workflow: Annotated[
         Path | None,
         typer.Option(
-            "--workflow",
             metavar="DIR",
             help="With --model: the NVTabular workflow to run before the model, as saved by Workflow.save; if omitted, "
             "the model receives the raw columns.",
@@ -50,54 +48,39 @@ def export_command(
     sample: Annotated[
         Path | None,
         typer.Option(
-            "--sample",
             metavar="FILE",
             help="With --model: raw rows (Parquet, CSV or JSON Lines) for the parity check and for measurements.",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="With --model: name of the ensemble.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="With --model: name of the ensemble.")] = None,
     rename: Annotated[
         list[str] | None,
         typer.Option(
-            "--rename",
-            metavar="COLUMN=INPUT",
-            help="With --model: map a workflow column to the corresponding model input.",
+            metavar="COLUMN=INPUT", help="With --model: map a workflow column to the corresponding model input."
         ),
     ] = None,
     missing: Annotated[
         float | None,
         typer.Option(
-            "--missing",
             metavar="VALUE",
             help="XGBoost only: the value treated as missing in training, such as -999 for "
             "XGBClassifier(missing=-999).",
-            show_default=False,
         ),
     ] = None,
-    promote: Annotated[
-        bool,
-        typer.Option("--promote/--no-promote", help="Activate the new version. The first version is always active."),
-    ] = True,
+    promote: Annotated[bool, typer.Option(help="Activate the new version. The first version is always active.")] = True,
     if_better: Annotated[
         str | None,
         typer.Option(
-            "--if-better",
             metavar="METRIC",
             help="Activate the new version only if it is significantly better than the active version in auc, logloss "
             "or rmse; both versions score the validation rows on the same server.",
         ),
     ] = None,
-    by: Annotated[
-        float | None, typer.Option("--by", help="With --if-better: the minimum improvement.", show_default=False)
-    ] = None,
+    by: Annotated[float | None, typer.Option(help="With --if-better: the minimum improvement.")] = None,
     p99: Annotated[
         str | None,
         typer.Option(
-            "--p99",
-            metavar="TIME",
-            help="With --if-better: also require a p99 latency of at most TIME for single-row requests.",
+            metavar="TIME", help="With --if-better: also require a p99 latency of at most TIME for single-row requests."
         ),
     ] = None,
     overrides: Overrides,
@@ -143,16 +126,12 @@ def export_command(
 
 
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
-    places = "".join(
-        f" {option} {value}"
-        for option, value, usual in (("--work-dir", work_dir, WORK_DIR), ("--repository", repository, REPOSITORY))
-        if value != usual
-    )
+    in_work_dir = f" --work-dir {work_dir}" if work_dir != WORK_DIR else ""
     in_repository = f" --repository {repository}" if repository != REPOSITORY else ""
     scored = f"scored{Path(sample).suffix}"
     say(f"score rows   rankline predict {name} --input {sample} --output {scored}{in_repository}")
     say(f"serve them   rankline serve {name}{in_repository}")
-    say(f"measure      rankline bench {name}{places}")
+    say(f"measure      rankline bench {name}{in_work_dir}{in_repository}")
 
 
 def _renames(pairs: Sequence[str]) -> dict[str, str]:
@@ -168,9 +147,7 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
 def image_command(
     recipe: RecipeName = "movielens",
     *,
-    tag: Annotated[
-        str | None, typer.Option("--tag", help="Name of the image; defaults to rankline-RECIPE:VERSION.")
-    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Name of the image; defaults to rankline-RECIPE:VERSION.")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Build a self-contained container image that serves the active version.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankline.cli.options.arguments import RecipeName, Repository, TlsRoot, Url, WorkDir, check_writable
+from rankline.cli.options.arguments import FormatName, RecipeName, Repository, TlsRoot, Url, WorkDir, check_writable
 from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
 from rankline.recipes.workspace import (
@@ -48,12 +48,9 @@ def predict_command(
     input_file: Annotated[
         str | None, typer.Option("--input", metavar="FILE", help='File that contains the rows; "-" is standard input.')
     ] = None,
-    format_name: Annotated[
-        str | None,
-        typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension."),
-    ] = None,
+    format_name: FormatName = None,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Output file; defaults to standard output.")
+        Path | None, typer.Option(metavar="FILE", help="Output file; defaults to standard output.")
     ] = None,
     repository: Repository = REPOSITORY,
     url: Url = None,
@@ -212,16 +209,14 @@ def _blocks(
 def recommend_command(
     recipe: RecipeName = "movielens",
     *,
-    user: Annotated[
-        str, typer.Option("--user", help="User to recommend items to; an unseen user gets the most popular items.")
-    ],
-    top: Annotated[int, typer.Option("--top", min=1, help="Number of items to recommend.")] = 10,
+    user: Annotated[str, typer.Option(help="User to recommend items to; an unseen user gets the most popular items.")],
+    top: Annotated[int, typer.Option(min=1, help="Number of items to recommend.")] = 10,
     with_known: Annotated[
         bool, typer.Option("--with-known", help="Also recommend items that are already in the user's history.")
     ] = False,
     context: Annotated[
         list[str] | None,
-        typer.Option("--context", metavar="NAME=VALUE", help="Value of an additional column required by the model."),
+        typer.Option(metavar="NAME=VALUE", help="Value of an additional column required by the model."),
     ] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,

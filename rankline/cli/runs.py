@@ -26,7 +26,7 @@ def runs_command(
     *,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Number of runs to show, latest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Number of runs to show, latest first.")] = 20,
     json_file: JsonFile = None,
 ) -> None:
     """List training runs with their quality and speed, their exported versions, and the active version.
@@ -68,7 +68,7 @@ def compare_command(
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Also write the comparison as an HTML page.")
+        Path | None, typer.Option(metavar="FILE", help="Also write the comparison as an HTML page.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -31,8 +31,7 @@ def serve_command(
     *,
     repository: Repository = REPOSITORY,
     port: Annotated[
-        int,
-        typer.Option(min=0, max=65534, help="gRPC port; metrics are served on the next port. 0 picks free ports."),
+        int, typer.Option(min=0, max=65534, help="gRPC port; metrics are served on the next port. 0 picks free ports.")
     ] = GRPC_PORT,
     http_port: Annotated[
         int | None,
@@ -56,7 +55,6 @@ def serve_command(
     follow: Annotated[
         str | None,
         typer.Option(
-            "--follow",
             metavar="models:/NAME@ALIAS",
             help="Serve the version behind an alias in MLflow's model registry and switch when the alias moves; "
             "versions are downloaded into the repository.",

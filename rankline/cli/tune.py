@@ -28,38 +28,27 @@ def tune_command(
     trials: Annotated[
         int | None,
         typer.Option(
-            "--trials",
-            min=1,
-            help=f"Total number of trials, including those of an interrupted search. [default: {_NUM_TRIALS}]",
-            show_default=False,
+            min=1, help=f"Total number of trials, including those of an interrupted search. [default: {_NUM_TRIALS}]"
         ),
     ] = None,
-    only: Annotated[str, typer.Option("--only", metavar="NAME,NAME…", help="Settings to vary; defaults to all.")] = "",
+    only: Annotated[str, typer.Option(metavar="NAME,NAME…", help="Settings to vary; defaults to all.")] = "",
     slo: Annotated[
         str | None,
         typer.Option(
-            "--slo",
             metavar="p99=TIME",
             help="Find the serving configuration with the highest throughput within this latency bound, and export it.",
         ),
     ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option("--rows", min=1, help="With --slo: rows per request. [default: 1]", show_default=False),
-    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="With --slo: rows per request. [default: 1]")] = None,
     time_limit_s: Annotated[
         float | None,
         typer.Option(
-            "--time-limit-s",
             min=1,
             help="With --slo: time limit of the search. An export, server start or measurement in progress is "
             f"stopped, which takes about 10 s more. [default: {_TIME_LIMIT_S:g}]",
-            show_default=False,
         ),
     ] = None,
-    promote: Annotated[
-        bool, typer.Option("--promote/--no-promote", help="With --slo: activate the winning export.")
-    ] = True,
+    promote: Annotated[bool, typer.Option(help="With --slo: activate the winning export.")] = True,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
     json_file: JsonFile = None,

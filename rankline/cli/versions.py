@@ -1,7 +1,7 @@
 """The commands `status`, `versions`, `register`, `promote` and `rollback`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,10 @@ from rankline.workflows.core.errors import ArtifactError
 
 if TYPE_CHECKING:
     from rankline.serving.repository.ensemble import ExportedEnsemble
+
+
+def _number(explanation: str) -> Any:
+    return typer.Option(min=1, help=explanation, autocompletion=completion.versions)
 
 
 def versions_command(recipe: RecipeName = "movielens", *, repository: Repository = REPOSITORY) -> None:
@@ -71,12 +75,7 @@ def status_command(
 def register_command(
     recipe: RecipeName = "movielens",
     *,
-    version: Annotated[
-        int | None,
-        typer.Option(
-            "--version", help="Version to register; defaults to the newest.", min=1, autocompletion=completion.versions
-        ),
-    ] = None,
+    version: Annotated[int | None, _number("Version to register; defaults to the newest.")] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -106,12 +105,7 @@ def register_command(
 def promote_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[
-        int | None,
-        typer.Option(
-            "--to", help="Version to activate; defaults to the newest.", min=1, autocompletion=completion.versions
-        ),
-    ] = None,
+    to: Annotated[int | None, _number("Version to activate; defaults to the newest.")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Activate a version that was exported with --no-promote or did not meet --if-better.
@@ -132,15 +126,7 @@ def promote_command(
 def rollback_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[
-        int | None,
-        typer.Option(
-            "--to",
-            help="Version to roll back to; defaults to the previous version.",
-            min=1,
-            autocompletion=completion.versions,
-        ),
-    ] = None,
+    to: Annotated[int | None, _number("Version to roll back to; defaults to the previous version.")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Activate an earlier version; `rankline serve --watch` switches to it immediately.

@@ -49,7 +49,6 @@ class WorkerGroup:
         start_timeout_s: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.hosts = hosts
         self._command = [*_horovodrun(hosts, options, start_timeout_s), *command]
         self._environment = {**os.environ, LAUNCHED_VARIABLE: "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
 

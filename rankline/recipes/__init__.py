@@ -72,8 +72,7 @@ def _found(name: str) -> Recipe:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
         raise ConfigError(
             f"unknown recipe {name!r}.{did_you_mean([name], found.recipes)} Expected one of "
-            f"{', '.join(found.recipes)}, "
-            f"or a file written by rankline init.{problems}"
+            f"{', '.join(found.recipes)}, or a file written by rankline init.{problems}"
         )
     return found.recipes[name]
 

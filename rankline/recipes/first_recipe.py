@@ -1,7 +1,7 @@
 """Writes the recipe file for `rankline init`, with a comment that explains each guess."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from os.path import relpath
 from pathlib import Path
@@ -48,6 +48,13 @@ class FirstRecipe:
     num_rows: int
     guesses: Guesses
     contradiction: DataError | None
+
+    def columns(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield the name, type and role of each column, and why they were guessed; the labels come first."""
+        for name, label in self.guesses.labels.items():
+            yield name, label.task, "label", self.guesses.label_why[name]
+        for name, column in self.guesses.columns.items():
+            yield name, column.config.type, column.config.role, column.why
 
     def write(self, path: Path) -> None:
         """Write the file, then raise `DataError` if some rows contradict the inferred settings."""

@@ -89,7 +89,6 @@ def _parameter(config: Any, field: "Field[Any]") -> inspect.Parameter:
         f"{_flag(name)}/--no-{name.replace('_', '-')}" if hint in (bool, bool | None) else _flag(name),
         help=_help(config, name),
         rich_help_panel=re.sub(r"Config$", "", type(config).__name__) + " options",
-        show_default=False,
         parser=parser,
         metavar=metavar,
         autocompletion=_CHOICES.get(name),
@@ -140,14 +139,9 @@ def description_of(kind: type, name: str) -> str:
 
 
 def _help(config: Any, name: str) -> str:
-    return description_of(type(config), name) + _default(getattr(config, name))
-
-
-def _default(value: Any) -> str:
-    if isinstance(value, ModelConfig):
-        value = value.name
-    text = "" if value is None else text_of(value)
-    return text and f" [default: {text}]"
+    value = getattr(config, name)
+    text = value.name if isinstance(value, ModelConfig) else "" if value is None else text_of(value)
+    return description_of(type(config), name) + (text and f" [default: {text}]")
 
 
 def typed(name: str, value: Any) -> str:

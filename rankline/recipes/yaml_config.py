@@ -78,7 +78,7 @@ class _Reader:
             return self._choice(node, arguments, place)
         if origin is tuple:
             if not isinstance(node, yaml.SequenceNode):
-                raise self._fault(node, place, f"{_shown(node)}", "a list, such as [a, b]")
+                raise self._fault(node, place, "a list, such as [a, b]")
             return tuple(self.value(entry, arguments[0], f"{place}[{i}]") for i, entry in enumerate(node.value))
         if origin is not None and issubclass(origin, Mapping):
             pairs = [(key.value, entry) for key, entry in self._pairs(node, place)]
@@ -132,12 +132,12 @@ class _Reader:
         text = node.value if isinstance(node, yaml.ScalarNode) else None
         if text not in choices:
             hint = did_you_mean([text], choices) if text else ""
-            raise self._fault(node, place, _shown(node), f"one of {', '.join(choices)}", hint)
+            raise self._fault(node, place, f"one of {', '.join(choices)}", hint)
         return str(text)
 
     def _scalar(self, node: yaml.Node, kind: Any, place: str) -> Any:
         if not isinstance(node, yaml.ScalarNode):
-            raise self._fault(node, place, _shown(node), _NAMES[kind])
+            raise self._fault(node, place, _NAMES[kind])
         if kind is str:
             return node.value
         value = _plain(node)
@@ -149,14 +149,14 @@ class _Reader:
             except ValueError:
                 pass
         if type(value) is not kind or (kind is int and abs(value) >= 1 << 63):
-            raise self._fault(node, place, _shown(node), _NAMES[kind])
+            raise self._fault(node, place, _NAMES[kind])
         return value
 
     def _pairs(self, node: yaml.Node, place: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
             if isinstance(node, yaml.ScalarNode) and not node.value:
                 return []
-            raise self._fault(node, place or "the file", _shown(node), "keys with values, 'name: value'")
+            raise self._fault(node, place or "the file", "keys with values, 'name: value'")
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -168,8 +168,8 @@ class _Reader:
             seen[key.value] = key.start_mark.line + 1
         return list(node.value)
 
-    def _fault(self, node: yaml.Node, place: str, got: str, expected: str, hint: str = "") -> ConfigError:
-        return self._refusal(node, f"{place} is {got}, expected {expected}.{hint}")
+    def _fault(self, node: yaml.Node, place: str, expected: str, hint: str = "") -> ConfigError:
+        return self._refusal(node, f"{place} is {_shown(node)}, expected {expected}.{hint}")
 
     def _refusal(self, node: yaml.Node, what: str) -> ConfigError:
         return ConfigError(f"{self._path}, line {node.start_mark.line + 1}: {what}")

@@ -36,7 +36,7 @@ from mlflow.types.schema import AnyType
 
 from rankline.runs.bench_reports import read_report
 from rankline.runs.reader import open_reader
-from rankline.runs.store import CHAMPION, ENGINE, VERSION, directory_of, stored_id
+from rankline.runs.store import CHAMPION, ENGINE, VERSION, stored_id
 from rankline.serving.client import ModelSchema
 from rankline.serving.engines import engines
 from rankline.serving.export.config import ExportConfig
@@ -46,7 +46,7 @@ from rankline.training.tracking.errors import reason_of
 from rankline.training.tracking.upload import experiment_id
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.core.formatting import quality_figure
-from rankline.workflows.core.tracking_uri import without_credentials
+from rankline.workflows.core.tracking_uri import file_of, without_credentials
 from rankline.workflows.schema.feature_spec import FILE_NAME
 from rankline.workflows.storage.artifacts import MANIFEST
 from rankline.workflows.storage.atomic import staging_for
@@ -187,21 +187,17 @@ class Registry:
         uri = self._uri
         if ensemble.run_id and ensemble.tracking_uri == uri:
             run = self._client.get_run(stored_id(self._client, ensemble.run_id))
-            if run.info.status != RunStatus.to_string(RunStatus.FINISHED) or run.info.lifecycle_stage != "active":
-                state = (
-                    "was deleted"
-                    if run.info.lifecycle_stage != "active"
-                    else f"has status {run.info.status} instead of FINISHED"
-                )
+            is_deleted = run.info.lifecycle_stage != "active"
+            if is_deleted or run.info.status != RunStatus.to_string(RunStatus.FINISHED):
+                state = "was deleted" if is_deleted else f"has status {run.info.status} instead of FINISHED"
                 raise ArtifactError(
                     f"{ensemble.name} version {ensemble.version} was not registered because MLflow run "
                     f"{ensemble.run_id}, which trained the model, {state}. Train and export again."
                 )
             return str(run.info.experiment_id), str(run.info.run_id)
-        directory = directory_of(uri)
-        config = TrackingConfig(
-            directory=directory or Path(), experiment=ensemble.name, server=None if directory else uri
-        )
+        file = file_of(uri)
+        directory, server = (file.parent, None) if file else (Path(), uri)
+        config = TrackingConfig(directory=directory, experiment=ensemble.name, server=server)
         return experiment_id(self._client, config), ""
 
     def _fill(self, directory: Path, ensemble: ExportedEnsemble, run_id: str) -> None:

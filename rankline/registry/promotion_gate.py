@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rankline.training.evaluation.confidence import Difference
     from rankline.workflows.preprocess.prepared_data import PreparedData
 
-_CANDIDATE = "candidate"
 _LOAD = LoadConfig(warmup_s=0.5, window_s=0.5, min_duration_s=3.0, time_limit_s=6.0)
 
 
@@ -160,16 +159,11 @@ def _serving_both(
 
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="rankline-trial-")))
-        named = {
-            f"{ensemble.name}_{role}": ensemble for role, ensemble in (("champion", champion), (_CANDIDATE, candidate))
-        }
+        named = {f"{champion.name}_champion": champion, f"{candidate.name}_candidate": candidate}
         for name, ensemble in named.items():
             _write_named(ensemble, name, directory)
-        server = stack.enter_context(
-            EmbeddedServer(
-                ServerConfig(repositories=(champion.path, directory), models=tuple(named), log_path=log_path)
-            )
-        )
+        config = ServerConfig(repositories=(champion.path, directory), models=tuple(named), log_path=log_path)
+        server = stack.enter_context(EmbeddedServer(config))
         first, second = (stack.enter_context(Client(server.endpoints.grpc, name)) for name in named)
         yield first, second
 

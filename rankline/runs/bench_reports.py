@@ -39,8 +39,6 @@ class PageFile:
     """A page to write beside the figures.
 
     Attributes:
-        path: where to write it.
-        make: builds the page.
         is_of_run: whether it is the report of the run that trained the model, which becomes its first artifact and its
             description, rather than that of a later benchmark.
     """

@@ -52,8 +52,6 @@ class QualityDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """A comparison of two runs by quality, serving performance and settings."""
-
     before: RunSummary
     after: RunSummary
     quality: tuple[QualityDifference, ...]
@@ -161,10 +159,10 @@ def _compared_quality(
     if not heads:
         remarks.append("the runs were trained on different labels")
         return (), 0
-    rows = {number: {head.column: own for head, own in one.by_head()} for number, one in enumerate((first, second))}
+    rows = [{head.column: own for head, own in one.by_head()} for one in scored]
     found = []
     for head in heads:
-        own = [(rows[number][head.column].labels, rows[number][head.column].scores) for number in (0, 1)]
+        own = [(one[head.column].labels, one[head.column].scores) for one in rows]
         prefix = f"{head.column}: " if len(first.heads) > 1 else ""
         try:
             for name, title, higher_is_better in _figures_of(head):
@@ -177,7 +175,7 @@ def _compared_quality(
             "the runs were validated on different rows or labels, so the comparison is less precise than on the "
             "same rows"
         )
-    return tuple(found), min(len(one.labels) for one in (first, second))
+    return tuple(found), min(len(one.labels) for one in scored)
 
 
 def _figures_of(head: Head) -> Iterator[tuple[str, str, bool]]:

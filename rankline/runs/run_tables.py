@@ -22,10 +22,11 @@ _SERVING = {name: METRICS[name].title for name in FIGURES}
 
 def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
     """Print a table with one line per run, omitting empty columns. `active` contains the run ids of active versions."""
+    titles = dict.fromkeys(one.objective[0] for one in runs if one.objective)
     columns = {
         "run": [one.short_id for one in runs],
         "started": [local_time(one.started) for one in runs],
-        **{title: [_figure(one, title) for one in runs] for title in _titles(runs)},
+        **{title: [_figure(one, title) for one in runs] for title in titles},
         **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
         "version": [one.version for one in runs],
         "": [_state(one, active) for one in runs],
@@ -76,10 +77,6 @@ def tables_of(found: "RunComparison") -> Iterator[tuple[str, dict[str, list[str]
             },
         )
     yield "what differs", found.differing_columns
-
-
-def _titles(runs: "Sequence[RunSummary]") -> list[str]:
-    return list(dict.fromkeys(one.objective[0] for one in runs if one.objective))
 
 
 def _figure(run: "RunSummary", title: str) -> str:

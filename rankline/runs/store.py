@@ -83,11 +83,6 @@ def _one_try() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def directory_of(uri: str) -> Path | None:
-    file = file_of(uri)
-    return file and file.parent
-
-
 def existing_file(uri: str) -> Path | None:
     """Return the file of a store, or None for a server. Raise `ArtifactError` if the file does not exist."""
     file = file_of(uri)

@@ -13,8 +13,6 @@ from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.preprocess.prepared_data import CATALOG, PreparedData
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from rankline.serving.client import Client, ModelSchema
 
 
@@ -58,16 +56,16 @@ def best_items(
         scores = client.rank(row, columns)
     else:
         scores = client.predict({**{name: pa.array([value] * len(catalog)) for name, value in row.items()}, **columns})
-    return _best(catalog, scores, top)
+    best = np.argsort(-scores, kind="stable")[:top]
+    return [{**row, "score": float(scores[i])} for i, row in zip(best, catalog.take(best).to_pylist(), strict=True)]
 
 
 def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     user_column, item_column = prepared.group_by, prepared.item
     if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
         raise ConfigError(
-            f"the inputs of this ensemble are {list(prepared.inputs)}, but `recommend` requires a user, an item "
-            "and, optionally, "
-            "a history. Use `predict` instead."
+            f"the inputs of this ensemble are {list(prepared.inputs)}, but `recommend` requires a user, an item and, "
+            "optionally, a history. Use `predict` instead."
         )
     return user_column, item_column
 
@@ -130,8 +128,3 @@ def _latest(client: "Client", history: pa.Array) -> pa.Array:
     """Return the most recent items of a history that fit into a request. The workflow may use even fewer."""
     limit = client.schema.max_list_length
     return history[-limit:] if limit else history
-
-
-def _best(catalog: pa.Table, scores: "NDArray[Any]", top: int) -> list[dict[str, Any]]:
-    best = np.argsort(-scores, kind="stable")[:top]
-    return [{**row, "score": float(scores[i])} for i, row in zip(best, catalog.take(best).to_pylist(), strict=True)]

@@ -1,6 +1,6 @@
 """Benchmark reports and comparisons, as terminal tables."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +19,8 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
     how = f"{_how(report)} over gRPC, raw ids in, scores out; ± at {CONFIDENCE:.0%} confidence"
     heading(console, f"{report.model_name}: {how}")
     show(console, f"[bold]{escape(conclusion(report))}[/]")
-    _print_problems(report, console)
+    for problem in report.problems:
+        show(console, f"[bold red]{escape(problem)}[/]")
     _print_figures(report, console)
     _print_breakdown(report, console)
     for floor in report.floors:
@@ -32,7 +33,16 @@ def print_report(report: BenchmarkReport, console: Console) -> None:
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
     heading(console, "compared with the earlier report")
-    _print_differences(comparison, console)
+    found = comparison.differences
+    columns = {
+        "": [escape(one.title) for one in found],
+        "before": [number(one.before) for one in found],
+        "now": [number(one.after) for one in found],
+        "change": [f"{one.change:+.1%}" for one in found],
+        f"{CONFIDENCE:.0%} interval": list(map(interval_of, found)),
+        "verdict": [_verdict(one, comparison.max_regression) for one in found],
+    }
+    print_table(console, columns)
     for note in _not_compared(comparison):
         show(console, f"[dim]{escape(note)}[/]")
     _print_verdict(comparison, console)
@@ -45,19 +55,10 @@ def _how(report: BenchmarkReport) -> str:
     return "one request at a time" if is_alone else "closed loop"
 
 
-def _print_problems(report: BenchmarkReport, console: Console) -> None:
-    for problem in report.problems:
-        show(console, f"[bold red]{escape(problem)}[/]")
-
-
-def _print_table(report: BenchmarkReport, shown: Callable[[Cell], str], console: Console) -> None:
-    cells = {name: list(map(shown, column)) for name, column in columns(report.bench).items()}
-    print_table(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
-
-
 def _print_figures(report: BenchmarkReport, console: Console) -> None:
     """Print the table and then remarks. Below each value, its confidence interval is shown as ± a percentage."""
-    _print_table(report, _figure, console)
+    cells = {name: list(map(_figure, column)) for name, column in columns(report.bench).items()}
+    print_table(console, cells, num_keys=sum(name in KEYS for name in cells), left=0)
     found = list(remarks(report.bench)) if not report.searches else []  # a search tests its rates only briefly
     for remark in found[:_MAX_REMARKS]:
         show(console, f"[dim]{escape(remark)}[/]")
@@ -88,19 +89,6 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
     cells = {"": [escape(load.words) for load, _ in shown]}
     cells |= {name: [f"{parts.get(name, 0.0):.3f}" for parts in found] for name in names}
     print_table(console, {**cells, "total": [f"{sum(parts.values()):.3f}" for parts in found]})
-
-
-def _print_differences(comparison: Comparison, console: Console) -> None:
-    found = comparison.differences
-    columns = {
-        "": [escape(one.title) for one in found],
-        "before": [number(one.before) for one in found],
-        "now": [number(one.after) for one in found],
-        "change": [f"{one.change:+.1%}" for one in found],
-        f"{CONFIDENCE:.0%} interval": list(map(interval_of, found)),
-        "verdict": [_verdict(one, comparison.max_regression) for one in found],
-    }
-    print_table(console, columns)
 
 
 def interval_of(found: Difference) -> str:

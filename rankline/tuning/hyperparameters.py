@@ -23,7 +23,6 @@ from optuna.trial import FrozenTrial, TrialState
 from rankline.recipes import Recipe
 from rankline.recipes.overrides import text_of, typed
 from rankline.runs.store import ending_run
-from rankline.training.config.train import TrainConfig
 from rankline.training.evaluation import objective_of
 from rankline.training.run.loop import INNER
 from rankline.training.run.observers import Observer, TrialPruned
@@ -137,7 +136,8 @@ def _study(recipe: Recipe, prepared: PreparedData, space: Mapping[str, Values], 
         study.tell(trial.number, state=TrialState.FAIL)
     known = study.get_trials(states=(TrialState.COMPLETE, TrialState.WAITING))
     if not any(_OWN in trial.user_attrs for trial in known):
-        study.enqueue_trial({name: _as_drawn(_value(recipe.train, name)) for name in space}, user_attrs={_OWN: True})
+        own = {name: getattr(recipe.train, name, getattr(recipe.train.model, name, None)) for name in space}
+        study.enqueue_trial({name: _as_drawn(value) for name, value in own.items()}, user_attrs={_OWN: True})
     return study
 
 
@@ -281,7 +281,3 @@ def _value_of(values: Values, drawn: Any) -> Any:
 def _rounded(value: float) -> float:
     """Round to `_DIGITS` significant digits, so that the printed value is exactly the value tried."""
     return float(f"{value:.{_DIGITS}g}")
-
-
-def _value(config: TrainConfig, name: str) -> Any:
-    return getattr(config, name, getattr(config.model, name, None))

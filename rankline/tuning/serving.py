@@ -28,7 +28,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import CheckedExport, checked, exportable_of
 from rankline.serving.loadtest.config import LoadConfig, Slo
 from rankline.serving.loadtest.generator.worker_pool import STOPPED, Workers
-from rankline.serving.loadtest.measurement import Bench, ScoreCheck
+from rankline.serving.loadtest.measurement import Bench, ScoreCheck, taken_columns
 from rankline.serving.loadtest.rate import kept_up, measure_rate
 from rankline.serving.loadtest.report.report import LoadResult
 from rankline.serving.loadtest.runner import check_batch_sizes
@@ -266,8 +266,7 @@ class Trials:
             # One server per configuration, because TensorFlow fixes its threads when a process loads its first model.
             server = stack.enter_context(server_for(ensemble.path, log_path=self._log_path))
             client = stack.enter_context(Client(server.url, self._name))
-            names = [column.name for column in client.schema.columns if column.name in self._rows.column_names]
-            rows = self._rows.select(names)
+            rows = taken_columns(client, self._rows)
             check = ScoreCheck(client.predict(rows), client.schema.outputs, _LOAD.tolerance, version=ensemble.version)
             bench = stack.enter_context(Bench(client, rows, _LOAD, self._workers, check, server.process_ids))
             yield lambda rate_per_s, duration_s: self._measure(bench, rate_per_s, duration_s)

@@ -81,7 +81,6 @@ class ListRows:
     """A list column, padded in each message to the length of its longest list.
 
     Attributes:
-        column: schema of the column.
         elements: values of all lists.
         lengths: int64 [num_rows]; `MISSING_LIST` for a missing list.
         offsets: int64 [num_rows + 1], bounds of each list in `elements`.

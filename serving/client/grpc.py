@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -62,12 +61,12 @@ class GrpcTransport:
         if config.headers:
             self._options["metadata"] = tuple((name.lower(), value) for name, value in config.headers.items())
         channels = grpc.aio if is_async else grpc
-        credentials, options = _credentials(config), _channel_options(url, config)
-        self._channel = (
-            channels.insecure_channel(url, options=options)
-            if credentials is None
-            else channels.secure_channel(url, credentials, options=options)
-        )
+        options = _channel_options(url, config)
+        if (tls := config.tls) is None:
+            self._channel = channels.insecure_channel(url, options=options)
+        else:
+            files = [file and file.read_bytes() for file in (tls.root, tls.key, tls.certificate)]
+            self._channel = channels.secure_channel(url, grpc.ssl_channel_credentials(*files), options=options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def encode(self, schema: ModelSchema, tensors: Sequence[WireTensor]) -> Any:
@@ -135,17 +134,6 @@ def _channel_options(url: str, config: ClientConfig) -> list[tuple[str, int | st
         options.append(("grpc.lb_policy_name", "round_robin"))  # otherwise all requests go to the first
     # gRPC would send even local requests through the proxy of http_proxy or grpc_proxy.
     return [*options, ("grpc.enable_http_proxy", 0)] if is_loopback(url) else options
-
-
-def _credentials(config: ClientConfig) -> Any:
-    tls = config.tls
-    if tls is None:
-        return None
-    return grpc.ssl_channel_credentials(_read(tls.root), _read(tls.key), _read(tls.certificate))
-
-
-def _read(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes()
 
 
 def place_of(response: Any, name: str) -> int:

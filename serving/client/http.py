@@ -125,7 +125,9 @@ class BlockingHttpTransport(HttpTransport):
         except gevent.Timeout as error:
             if error is not limit:
                 raise
-            self._drop()  # the response may still arrive on this connection
+            with self._lock:
+                client = self._clients.pop(threading.current_thread())
+            client.close()  # the response may still arrive on this connection
             raise CallError(DEADLINE_EXCEEDED, str(error)) from error
         except _FAILURES as error:
             raise _failed(error) from error
@@ -149,11 +151,6 @@ class BlockingHttpTransport(HttpTransport):
             for other in ended:
                 other.close()
         return client
-
-    def _drop(self) -> None:
-        with self._lock:
-            client = self._clients.pop(threading.current_thread())
-        client.close()
 
 
 class AsyncHttpTransport(HttpTransport):

@@ -36,26 +36,18 @@ class PreparedRequest:
 
 
 def check(columns: Columns, schema: ModelSchema) -> None:
-    """Check rows against a model without a server.
-
-    Raises:
-        RequestError: see `prepare`.
-    """
+    """Check rows against a model without a server; see `Client.prepare`."""
     _check_lengths(_lay_out(columns_of(columns, schema), schema))
 
 
 def prepare(
     columns: Columns, schema: ModelSchema, encode: Encode, *, max_message_bytes: int = 1 << 30
 ) -> PreparedRequest:
-    """Check rows against the model and encode them for sending.
+    """Check rows against the model and encode them for sending; see `Client.prepare`.
 
     Args:
-        columns: see `Client.predict`.
         encode: function that converts tensors to a message.
         max_message_bytes: size above which messages of several rows are split; gRPC rejects messages of 2 GiB.
-
-    Raises:
-        RequestError: a column is missing, unknown, of another length, or its values do not fit.
     """
     laid_out = _lay_out(columns_of(columns, schema), schema)
     _check_lengths(laid_out)
@@ -77,11 +69,7 @@ def prepare_ranking(
     *,
     max_message_bytes: int = 1 << 30,
 ) -> PreparedRequest:
-    """Check one row and its candidates against the model and encode them; see `Client.rank` and `prepare`.
-
-    Raises:
-        RequestError: the model takes one candidate per row, there are no candidates, or as in `prepare`.
-    """
+    """Check one row and its candidates against the model and encode them; see `Client.rank` and `prepare`."""
     shared = {name: [value] for name, value in _row_of(row, schema).items()}
     laid_out = _lay_out(shared | _candidates_of(candidates, schema), schema)
     many = _candidates_among(laid_out)

@@ -119,9 +119,10 @@ class ModelSchema:
         required = {tensor.name for tensor in self.inputs}
         inputs = {tensor.name: tensor for tensor in (*self.inputs, *self.optional_inputs)}
         lengths = {
-            name.removesuffix(NNZS) + VALUES: tensor
+            name: inputs[of_lengths]
             for name, tensor in inputs.items()
-            if name.endswith(NNZS) and len(_dims(inputs.get(name.removesuffix(NNZS) + VALUES))) == 1
+            if name.endswith(VALUES) and len(tensor.dims) == 1
+            if (of_lengths := name.removesuffix(VALUES) + NNZS) in inputs
         }
         masks = {
             tensor.name.removesuffix(VALID): tensor
@@ -140,10 +141,6 @@ class ModelSchema:
             for tensor in (*self.inputs, *self.optional_inputs)
             if tensor.name not in companions
         )
-
-
-def _dims(tensor: Tensor | None) -> tuple[int, ...]:
-    return () if tensor is None else tensor.dims
 
 
 def _parameter(config: Any, name: str) -> str:

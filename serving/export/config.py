@@ -69,7 +69,6 @@ class ExportConfig:
 
         Args:
             optional: raw columns that a request may leave out.
-            num_columns: number of raw columns.
         """
         return self if self.fused is not None else replace(self, fused=not optional or num_columns >= WIDE)
 

@@ -151,7 +151,7 @@ def _steps(
     raw = tuple(
         replace(tensor, optional=tensor.optional or spec.name in optional)
         for spec in plan.inputs
-        for tensor in (*_tensors(spec, candidates), *_mask(spec, candidates))
+        for tensor in _tensors(spec, candidates, spec.mask)
     )
     encoded = tuple(tensor for column in plan.columns for tensor in _tensors(column.spec, made))
     scores = tuple(_of_candidates(tensor) if candidates else tensor for tensor in served.engine_outputs)
@@ -190,14 +190,9 @@ def _named(candidates: Sequence[str]) -> dict[str, str]:
     return {CANDIDATES: ",".join(candidates)} if candidates else {}
 
 
-def _tensors(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
-    return tuple(_of_candidates(tensor) for tensor in spec.tensors) if spec.name in candidates else spec.tensors
-
-
-def _mask(spec: ColumnSpec, candidates: Collection[str]) -> tuple[Tensor, ...]:
-    if spec.mask is None:
-        return ()
-    return (_of_candidates(spec.mask) if spec.name in candidates else spec.mask,)
+def _tensors(spec: ColumnSpec, candidates: Collection[str], mask: Tensor | None = None) -> tuple[Tensor, ...]:
+    tensors = spec.tensors if mask is None else (*spec.tensors, mask)
+    return tuple(map(_of_candidates, tensors)) if spec.name in candidates else tensors
 
 
 def _of_candidates(tensor: Tensor) -> Tensor:

@@ -66,7 +66,6 @@ class InputBinding:
     """The mapping from a workflow's output columns to one input of a model.
 
     Attributes:
-        input: the input.
         kind: `COLUMN`, `MATRIX`, `PADDED`, or `VALUES`, `NNZS` or `OFFSETS` of a list.
         columns: one encoded column, or the columns of a matrix from left to right.
         dtype: NumPy dtype name of the array.
@@ -206,7 +205,8 @@ def _feed(entry: Input, by_name: Mapping[str, Encoded]) -> InputBinding | str | 
         )
     if problem := _wrong_type(entry, column):
         return problem
-    dtype = entry.dtype or _model_dtype(column)
+    # An input that declares no dtype gets int64 for integers, as PyTorch layers expect.
+    dtype = entry.dtype or ("float32" if np.dtype(column.dtype).kind == "f" else "int64")
     if part == VALUES:
         is_padded = shape is not None and len(shape) == 2 and shape[1] != 1
         kind, rank = (PADDED, 2) if is_padded else (VALUES, len(shape or (None,)))
@@ -232,11 +232,6 @@ def _wrong_type(entry: Input, column: Encoded) -> str | None:
     if taken in "iub" and made == "f":
         return f"the model takes {entry}, but the column is {column}: floats would lose their fractional part"
     return None
-
-
-def _model_dtype(column: Encoded) -> str:
-    """Return the dtype of inputs that declare none: float32 for float columns, else int64, as PyTorch layers expect."""
-    return "float32" if np.dtype(column.dtype).kind == "f" else "int64"
 
 
 def dtypes_of(feeds: Sequence[InputBinding]) -> dict[str, str]:

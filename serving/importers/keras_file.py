@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -19,12 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankline.serving.importers import ForeignModel, saved_model
-from rankline.serving.importers.input_binding import Input, InputBinding
+from rankline.serving.importers.input_binding import Input
+from rankline.serving.importers.saved_model import TensorFlowModel, line_of
 from rankline.workflows.core.errors import ArtifactError, ExportError
 from rankline.workflows.core.optional_packages import require
-from rankline.workflows.schema.model_artifact import SAVED_MODEL
-from rankline.workflows.schema.targets import Head
 
 _MAX_GROWTH, _SPARE_BYTES = 4, 64 << 20
 """Bytes of variables allowed per byte of the file, which may store them in a smaller type, plus a fixed allowance."""
@@ -260,9 +258,7 @@ def _damaged(path: Path, error: Exception) -> ArtifactError:
     return ArtifactError(f"{path} cannot be read ({type(error).__name__}: {reason}). Save the model again.")
 
 
-class Model(ForeignModel):
-    format = SAVED_MODEL
-
+class Model(TensorFlowModel):
     def __init__(self, path: Path) -> None:
         require("tensorflow", feature=f"serving {path}", extra="cpu")
         import tensorflow as tf
@@ -270,36 +266,32 @@ class Model(ForeignModel):
         keras = _keras_of(path)
         try:
             with tf.variable_creator_scope(_Creator(_MAX_GROWTH * path.stat().st_size + _SPARE_BYTES)):
-                self._model = keras.saving.load_model(str(path), compile=False, safe_mode=True)
+                self.kept = keras.saving.load_model(str(path), compile=False, safe_mode=True)
         except Exception as error:  # layers raise anything
             reason = " ".join(str(error).split())[:200]
             raise ArtifactError(f"{path} cannot be loaded by Keras ({type(error).__name__}: {reason}).") from None
-        inputs = getattr(self._model, "inputs", None)
+        inputs = getattr(self.kept, "inputs", None)
         if not inputs:
             raise ArtifactError(f"{path} does not declare its inputs. Build it with keras.Input, or save a SavedModel.")
         self.inputs = tuple(
             Input(name=_name(tensor), dtype=_dtype(tensor.dtype), shape=(None, *tensor.shape[1:])) for tensor in inputs
         )  # a Sequential built by a call has the number of rows of that call in its shapes
-        self._taken = inputs[0] if len(inputs) == 1 else self._model.input
-        names = getattr(self._model, "output_names", None)  # missing in a Sequential of Keras 3
-        self._outputs = list(names or [self._model.layers[-1].name])
-        self.kept = self._model
+        self._taken = inputs[0] if len(inputs) == 1 else self.kept.input
+        names = getattr(self.kept, "output_names", None)  # missing in a Sequential of Keras 3
+        self._outputs = list(names or [self.kept.layers[-1].name])
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         try:
             return {name: np.asarray(output) for name, output in self.function(**arrays).items()}
         except Exception as error:  # layers raise anything
-            raise ExportError(f"the Keras model failed on the sample: {saved_model.line_of(error)}.") from None
-
-    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        saved_model.save(self._model, self.function, feeds, heads, target)
+            raise ExportError(f"the Keras model failed on the sample: {line_of(error)}.") from None
 
     def function(self, **arrays: Any) -> dict[str, Any]:
         """Run the model on named inputs and return its outputs by layer name. Outputs that share one are numbered."""
         import tensorflow as tf
 
         given = tf.nest.map_structure(lambda tensor: arrays[_name(tensor)], self._taken)
-        made = self._model(given, training=False)
+        made = self.kept(given, training=False)
         if isinstance(made, dict):
             return made
         outputs, names = tf.nest.flatten(made), self._outputs

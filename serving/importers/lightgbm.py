@@ -2,15 +2,13 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import Input, InputBinding
 from rankline.serving.importers.tree_ensemble import (
     EXP,
     IDENTITY,
@@ -20,15 +18,12 @@ from rankline.serving.importers.tree_ensemble import (
     SOFTMAX,
     SOFTPLUS,
     Forest,
-    inputs_of,
+    ForestModel,
     matrix_of,
-    write_forest,
 )  # fmt: skip
 from rankline.workflows.core.errors import ArtifactError, ExportError, in_short
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.onnx.lightgbm_text import read_forest
-from rankline.workflows.schema.model_artifact import ONNX
-from rankline.workflows.schema.targets import Head
 
 _BEGIN = re.compile(rb"tree\r?\nversion=v\d")
 _SQUARE_ROOT = "sqrt"  # the model predicts the square root of the label
@@ -49,9 +44,7 @@ def can_load(path: Path) -> bool:
         return _BEGIN.match(file.read(32)) is not None
 
 
-class Model(ForeignModel):
-    format = ONNX
-
+class Model(ForestModel):
     def __init__(self, path: Path) -> None:
         for module in ("lightgbm", "onnx", "onnxruntime"):
             require(module, feature=f"serving {path}", extra="lightgbm")
@@ -65,7 +58,6 @@ class Model(ForeignModel):
             ) from None
         read = read_forest(text, str(path))
         objective, transform, scale = _objective(read.objective, read.width, path)
-        self._forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
         try:
             self._booster = lightgbm.Booster(model_str=read.text(objective))
         except (lightgbm.basic.LightGBMError, ValueError) as error:
@@ -73,7 +65,8 @@ class Model(ForeignModel):
                 f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save the model again."
             ) from None
         numbered = [f"Column_{place}" for place in range(len(read.features))]
-        self.inputs: tuple[Input, ...] = inputs_of(() if list(read.features) == numbered else read.features, numbered)
+        forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
+        super().__init__(forest, () if list(read.features) == numbered else read.features, numbered)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import lightgbm
@@ -82,9 +75,6 @@ class Model(ForeignModel):
             return {OUTPUT: np.asarray(self._booster.predict(matrix_of(arrays))).astype(np.float32)}
         except (lightgbm.basic.LightGBMError, ValueError) as error:
             raise ExportError(f"the LightGBM model failed on the sample: {in_short(error)}.") from None
-
-    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        write_forest(self._forest, feeds, heads, target)
 
 
 def _objective(said: str, width: int, path: Path) -> tuple[str, str, float]:

@@ -39,9 +39,54 @@ def can_load(path: Path) -> bool:
     return path.is_dir() and (path / "saved_model.pb").is_file()
 
 
-class Model(ForeignModel):
-    format = SAVED_MODEL
+class TensorFlowModel(ForeignModel):
+    """A model that is served as a SavedModel.
 
+    Attributes:
+        kept: trackable object, or several, with the variables of the function.
+        function: computes a dict of outputs from the inputs, which are tensors passed by name.
+    """
+
+    format = SAVED_MODEL
+    kept: Any
+    function: Any
+
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
+        """Write a SavedModel with a signature for padded columns, and a signature for merlin-systems' flat columns."""
+        import tensorflow as tf
+        from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+        padded: dict[str, tuple[Any, Any]] = {}
+        ragged: dict[str, tuple[Any, Any]] = {}
+        for name, dtype, is_list in _columns(feeds):
+            if is_list:
+                padded |= {name + VALUES: ((None, None), dtype), name + NNZS: ((None, 1), tf.int32)}
+                ragged |= {name + VALUES: ((None,), dtype), name + OFFSETS: ((None,), tf.int32)}
+            else:
+                padded[name], ragged[name] = ((None, 1), dtype), ((None,), dtype)
+
+        def signature(specs: Mapping[str, tuple[Any, Any]], column: Any) -> Any:
+            def score(inputs: Mapping[str, Any]) -> dict[str, Any]:
+                columns = {name: column(inputs, name, is_list) for name, _, is_list in _columns(feeds)}
+                made = self.function(**{feed.input.name: _tensor(feed, columns) for feed in feeds})
+                return {
+                    name: tf.cast(tf.reshape(made[head.column], (-1, head.width)), tf.float32)
+                    for name, head in zip(output_names(heads), heads, strict=True)
+                }
+
+            arguments = argument_names(specs)
+            tensors = {name: tf.TensorSpec(*spec, arguments[name]) for name, spec in specs.items()}
+            return tf.function(score, input_signature=[tensors], autograph=False)
+
+        signatures = {
+            PADDED_SIGNATURE: signature(padded, _from_padded),
+            RAGGED_SIGNATURE: signature(ragged, _from_offsets),
+        }
+        tf.saved_model.save(_keeper(self.kept, signatures[PADDED_SIGNATURE]), str(target), signatures=signatures)
+        name_inputs(target, SavedModel)
+
+
+class Model(TensorFlowModel):
     def __init__(self, path: Path) -> None:
         require("tensorflow", feature=f"serving {path}", extra="cpu")
         check_loaded(path)
@@ -73,54 +118,6 @@ class Model(ForeignModel):
         except (ValueError, TypeError, tf.errors.OpError) as error:
             raise ExportError(f"the SavedModel failed on the sample: {line_of(error)}.") from None
         return {name: output.numpy() for name, output in made.items()}
-
-    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        save(self.kept, self.function, feeds, heads, target)
-
-
-def save(model: Any, function: Any, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-    """Write a SavedModel with a signature for padded columns, and a signature for merlin-systems' flat columns."""
-    import tensorflow as tf
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    specs: dict[str, dict[str, tuple[Any, Any]]] = {PADDED_SIGNATURE: {}, RAGGED_SIGNATURE: {}}
-
-    def add(name: str, dtype: str, *, padded: tuple[Any, ...], ragged: tuple[Any, ...]) -> None:
-        for layout, shape in ((PADDED_SIGNATURE, padded), (RAGGED_SIGNATURE, ragged)):
-            specs[layout][name] = shape, dtype
-
-    for name, dtype, is_list in _columns(feeds):
-        if is_list:
-            add(name + VALUES, dtype, padded=(None, None), ragged=(None,))
-            specs[PADDED_SIGNATURE][name + NNZS] = (None, 1), tf.int32
-            specs[RAGGED_SIGNATURE][name + OFFSETS] = (None,), tf.int32
-        else:
-            add(name, dtype, padded=(None, 1), ragged=(None,))
-
-    def score(columns: Mapping[str, Any]) -> dict[str, Any]:
-        made = function(**{feed.input.name: _tensor(feed, columns) for feed in feeds})
-        return {
-            name: tf.cast(tf.reshape(made[head.column], (-1, head.width)), tf.float32)
-            for name, head in zip(output_names(heads), heads, strict=True)
-        }
-
-    def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return score({name: _from_padded(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
-
-    def ragged(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return score({name: _from_offsets(inputs, name, is_list) for name, _, is_list in _columns(feeds)})
-
-    def signature(layout: str, call: Any) -> Any:
-        arguments = argument_names(specs[layout])
-        tensors = {name: tf.TensorSpec(*spec, arguments[name]) for name, spec in specs[layout].items()}
-        return tf.function(call, input_signature=[tensors], autograph=False)
-
-    signatures = {
-        PADDED_SIGNATURE: signature(PADDED_SIGNATURE, padded),
-        RAGGED_SIGNATURE: signature(RAGGED_SIGNATURE, ragged),
-    }
-    tf.saved_model.save(_keeper(model, signatures[PADDED_SIGNATURE]), str(target), signatures=signatures)
-    name_inputs(target, SavedModel)
 
 
 def _keeper(model: Any, function: Any) -> Any:
@@ -218,10 +215,8 @@ def line_of(error: Exception) -> str:
     return next((line.rstrip(".") for line in lines if line and not _PLACE.match(line)), type(error).__name__)
 
 
-class MultiModel(ForeignModel):
+class MultiModel(TensorFlowModel):
     """Several TensorFlow models combined into one, which takes all of their inputs and returns all of their outputs."""
-
-    format = SAVED_MODEL
 
     def __init__(self, models: Sequence[ForeignModel]) -> None:
         if foreign := sorted({model.format for model in models} - {SAVED_MODEL}):
@@ -236,6 +231,7 @@ class MultiModel(ForeignModel):
                     "models with identical inputs."
                 )
         self._models: tuple[Any, ...] = tuple(models)
+        self.kept = [model.kept for model in self._models]
         self.inputs = tuple(by_name.values())
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -243,9 +239,6 @@ class MultiModel(ForeignModel):
 
     def function(self, **tensors: Any) -> dict[str, Any]:
         return self._named([model.function(**self._own(model, tensors)) for model in self._models])
-
-    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        save([model.kept for model in self._models], self.function, feeds, heads, target)
 
     def _own(self, model: ForeignModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
         return {entry.name: tensors[entry.name] for entry in model.inputs}

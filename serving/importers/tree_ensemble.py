@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rankline.serving.importers import ForeignModel
 from rankline.serving.importers.input_binding import Input, InputBinding, dtypes_of
 from rankline.workflows.core.errors import ExportError
 from rankline.workflows.onnx.trees import Tree, attributes
+from rankline.workflows.schema.model_artifact import ONNX
 from rankline.workflows.schema.targets import Head, output_names
 
 OUTPUT = "score"
@@ -40,17 +42,25 @@ class Forest:
     missing: float = math.nan
 
 
-def inputs_of(features: Sequence[str], numbered: Sequence[str]) -> tuple[Input, ...]:
-    """Return a single matrix input for all features. Columns match by name, or by position if `features` is empty."""
-    shape = (None, len(numbered))
-    return (Input(name=_INPUT, dtype="float32", shape=shape, features=tuple(features), numbered=tuple(numbered)),)
+class ForestModel(ForeignModel):
+    """A forest that takes one matrix of all features. Columns match by name, or by position if `features` is empty."""
+
+    format = ONNX
+
+    def __init__(self, forest: Forest, features: Sequence[str], numbered: Sequence[str]) -> None:
+        self._forest = forest
+        shape, names = (None, len(numbered)), {"features": tuple(features), "numbered": tuple(numbered)}
+        self.inputs = (Input(name=_INPUT, dtype="float32", shape=shape, **names),)
+
+    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
+        _write(self._forest, feeds, heads, target)
 
 
 def matrix_of(arrays: Mapping[str, Any]) -> Any:
     return np.asarray(arrays[_INPUT], np.float32)
 
 
-def write_forest(forest: Forest, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
+def _write(forest: Forest, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
     from onnx import TensorProto, helper
 
     from rankline.workflows.onnx.graph import TREES_DOMAIN, Graph, serialized

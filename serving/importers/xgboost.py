@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankline.serving.importers import ForeignModel
-from rankline.serving.importers.input_binding import Input, InputBinding
 from rankline.serving.importers.tree_ensemble import (
     EXP,
     IDENTITY,
@@ -26,15 +24,12 @@ from rankline.serving.importers.tree_ensemble import (
     SIGMOID,
     SOFTMAX,
     Forest,
-    inputs_of,
+    ForestModel,
     matrix_of,
-    write_forest,
 )  # fmt: skip
 from rankline.workflows.core.errors import ArtifactError, ExportError, in_short
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.onnx.trees import LEAF, LT, Tree, TreeNode, by_depth
-from rankline.workflows.schema.model_artifact import ONNX
-from rankline.workflows.schema.targets import Head
 
 _JSON = re.compile(rb'\s*\{\s*(?:"version"\s*:\s*\[[^\]]*\]\s*,\s*)?"learner"\s*:\s*\{')
 _UBJSON = re.compile(rb"\{(?:[iU].|[Il]\0{0,3}.|L\0{7}.)learner\{", re.DOTALL)
@@ -71,9 +66,7 @@ def can_load(path: Path) -> bool:
     return bool(_JSON.match(begin) or _UBJSON.match(begin))
 
 
-class Model(ForeignModel):
-    format = ONNX
-
+class Model(ForestModel):
     def __init__(self, path: Path) -> None:
         for module in ("xgboost", "onnx", "onnxruntime"):
             require(module, feature=f"serving {path}", extra="xgboost")
@@ -87,10 +80,9 @@ class Model(ForeignModel):
             raise ArtifactError(
                 f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save the model again."
             ) from None
-        self._forest = Forest(
-            trees=saved.trees, width=saved.width, transform=_TRANSFORMS[saved.objective["name"]], base=base
-        )
-        self.inputs: tuple[Input, ...] = inputs_of(saved.features, [f"f{place}" for place in range(saved.num_features)])
+        transform = _TRANSFORMS[saved.objective["name"]]
+        forest = Forest(trees=saved.trees, width=saved.width, transform=transform, base=base)
+        super().__init__(forest, saved.features, [f"f{place}" for place in range(saved.num_features)])
 
     def take_as_missing(self, value: float) -> None:
         self._forest = replace(self._forest, missing=value)
@@ -109,9 +101,6 @@ class Model(ForeignModel):
             return {OUTPUT: self._booster.predict(xgboost.DMatrix(rows, missing=self._forest.missing))}
         except (xgboost.core.XGBoostError, ValueError) as error:
             raise ExportError(f"the XGBoost model failed on the sample: {in_short(error)}.") from None
-
-    def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
-        write_forest(self._forest, feeds, heads, target)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ around a measurement is the time spent in that measurement.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import psutil
@@ -61,15 +61,6 @@ class Breakdown:
     network_ms: float
     steps: Mapping[str, StepTimes]
     remainder_ms: float
-
-    def parts_ms(self) -> dict[str, float]:
-        """Return the time of each part in milliseconds, keyed by name, in the order a request passes through them."""
-        steps = {
-            f"{model}, {name.removesuffix('_ms')}": value
-            for model, times in self.steps.items()
-            for name, value in asdict(times).items()
-        }
-        return {"client": self.client_ms, "network": self.network_ms, **steps, "remainder": self.remainder_ms}
 
 
 Reading: TypeAlias = Mapping[str, Mapping[str, int]]

@@ -58,6 +58,7 @@ REGISTRY = ".registry.json"
 MADE_IN, INPUTS = "made_in", "inputs"
 """Keys in a manifest's details: path of the trained model relative to the model repository, and raw column names."""
 _LOCK = ".lock"
+_LOCK_TIMEOUT_S = 60.0
 _STAGING = ".export-"
 _REPLACES = "replaces"  # key in a manifest's details: the previously active version
 _MAX_CONFIG_BYTES = 1 << 20
@@ -310,7 +311,6 @@ def publish_version(
     details: Mapping[str, Any],
     keep: int,
     promote: bool = True,
-    timeout_s: float = 60,
 ) -> Iterator[NewVersion]:
     """Add a version to a model repository and activate it. Then delete old versions that no server is running.
 
@@ -321,7 +321,7 @@ def publish_version(
         ArtifactError: `path` contains something else, or another export does not finish in time.
     """
     path = path.resolve()
-    with _adding(path, name, timeout_s):
+    with _adding(path, name):
         number = max(_numbers(path / name), default=0) + 1
         replaced = _replaced_version(path, name)
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
@@ -375,10 +375,10 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
 
 
 @contextmanager
-def _adding(path: Path, name: str, timeout_s: float = 60) -> Iterator[None]:
+def _adding(path: Path, name: str) -> Iterator[None]:
     _refuse_foreign(path, name)
     path.mkdir(parents=True, exist_ok=True)
-    with _locked(path, timeout_s):
+    with _locked(path):
         _clear_unfinished(path, name)
         yield
         _clear_unfinished(path, name)
@@ -405,13 +405,13 @@ def _prune_old_versions(path: Path, name: str, keep: int, spared: Collection[int
 
 
 @contextmanager
-def _locked(path: Path, timeout_s: float = 60) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     try:
-        with FileLock(path / _LOCK, timeout=timeout_s):
+        with FileLock(path / _LOCK, timeout=_LOCK_TIMEOUT_S):
             yield
     except Timeout:
         raise ArtifactError(
-            f"{path} has been locked by another export for {timeout_s:g} s. Wait until it finishes, or stop it."
+            f"{path} has been locked by another export for {_LOCK_TIMEOUT_S:g} s. Wait until it finishes, or stop it."
         ) from None
 
 

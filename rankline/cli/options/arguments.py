@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,43 +17,29 @@ _RECIPE = typer.Argument(
 )
 RecipeName = Annotated[str, _RECIPE]
 OptionalRecipeName = Annotated[str | None, _RECIPE]
-WorkDir = Annotated[Path, typer.Option("--work-dir", help="Directory for prepared data, models and the MLflow store.")]
-Repository = Annotated[Path, typer.Option("--repository", help="Directory of exported ensembles.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="Number of models to train, with consecutive seeds.")]
-BatchSizes = Annotated[str, typer.Option("--batch-sizes", help="Rows per request, separated by commas.")]
+WorkDir = Annotated[Path, typer.Option(help="Directory for prepared data, models and the MLflow store.")]
+Repository = Annotated[Path, typer.Option(help="Directory of exported ensembles.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of models to train, with consecutive seeds.")]
+BatchSizes = Annotated[str, typer.Option(help="Rows per request, separated by commas.")]
 
 BATCH_SIZES = "1,4,16,64,256,1024,4096,16384"
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="HOST:PORT",
-        help="gRPC address of a running server; if omitted, the model runs in this process.",
-    ),
-]
+
+
+def _url(consequence: str) -> Any:
+    return typer.Option(metavar="HOST:PORT", help=f"gRPC address of a running server; {consequence}.")
+
+
+Url = Annotated[str | None, _url("if omitted, the model runs in this process")]
+BenchUrl = Annotated[str | None, _url("if omitted, a server is started for this command")]
+ServedUrl = Annotated[str | None, _url("if passed, the version loaded by the server is also shown")]
 TlsRoot = Annotated[
     Path | None,
     typer.Option(
-        "--tls-root",
-        metavar="FILE",
-        help="With --url, connect over TLS and verify the server with these root certificates (PEM).",
+        metavar="FILE", help="With --url, connect over TLS and verify the server with these root certificates (PEM)."
     ),
 ]
-BenchUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="HOST:PORT",
-        help="gRPC address of a running server; if omitted, a server is started for this command.",
-    ),
-]
-ServedUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="HOST:PORT",
-        help="gRPC address of a running server; if passed, the version loaded by the server is also shown.",
-    ),
+FormatName = Annotated[
+    str | None, typer.Option("--format", help="csv, parquet or jsonl; by default, inferred from the file extension.")
 ]
 
 

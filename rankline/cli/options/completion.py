@@ -56,7 +56,7 @@ def runs(ctx: typer.Context, incomplete: str) -> Offers:
     from rankline.serving.repository.ensemble import version_numbers
 
     with suppress(ArtifactError):  # without a store, there may still be versions
-        yield from _run_ids(_work_dir(ctx), incomplete)
+        yield from _run_ids(Path(ctx.params.get("work_dir") or WORK_DIR), incomplete)
     for path in sorted(_repository(ctx).glob("*")):
         with suppress(ArtifactError):  # other ensembles may be readable
             yield from (f"{path.name}@{number}" for number in version_numbers(path))
@@ -76,7 +76,3 @@ def _run_ids(work_dir: Path, incomplete: str) -> Iterator[tuple[str, str]]:
 
 def _repository(ctx: typer.Context) -> Path:
     return Path(ctx.params.get("repository") or REPOSITORY)
-
-
-def _work_dir(ctx: typer.Context) -> Path:
-    return Path(ctx.params.get("work_dir") or WORK_DIR)

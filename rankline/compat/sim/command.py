@@ -317,8 +317,7 @@ def _check_alike(
     ]:
         raise ConfigError(
             f"{where} was saved with different parameters: got {'; '.join(odd)}. Pass the original parameters, or "
-            "another "
-            "path."
+            "another path."
         )
 
 

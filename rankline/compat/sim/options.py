@@ -22,17 +22,11 @@ PARAMETERS = {
     "stage_one_hidden": "stage_one_mlp_dims",
     "aux_hidden": "aux_mlp_dims",
     "short_history": "long_seq_length",
-    "embedding_dim": "embedding_dim",
     "dropout": "dropout_rate",
-    "variant": "variant",
-    "optimizer": "optimizer",
     "learning_rate": "lr",
-    "weight_decay": "weight_decay",
     "batch_size": "global_batch_size",
     "precision": "amp",
-    "xla": "xla",
-    "epochs": "epochs",
-    "seed": "seed",
+    **{name: name for name in ("embedding_dim", "variant", "optimizer", "weight_decay", "xla", "epochs", "seed")},
 }
 """Mapping from training setting to the document's parameter."""
 

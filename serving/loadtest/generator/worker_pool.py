@@ -165,7 +165,9 @@ class _Gathering:
             # Read pipes during the warm-up, too: they hold little data, and a process blocked on its pipe cannot send.
             for pipe in wait(list(running), None if self._has_begun else self._until_begin_s()):
                 assert isinstance(pipe, Connection)
-                message = _receive(pipe)
+                message = _next(pipe)
+                if isinstance(message, ServingError):
+                    raise message
                 if isinstance(message, str):
                     running.discard(pipe)
                     self._failure = self._failure or message
@@ -213,13 +215,6 @@ def _next(pipe: Connection) -> Any:
         return pipe.recv()
     except (EOFError, ConnectionError):
         return _ended()
-
-
-def _receive(pipe: Connection) -> Any:
-    message = _next(pipe)
-    if isinstance(message, ServingError):
-        raise message
-    return message
 
 
 def _ended() -> ServingError:

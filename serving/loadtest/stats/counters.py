@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ _SIGNIFICANT_DIGITS = 3
 _STEP_BITS = 10  # 1,024 buckets per power of two, the first power of two above 10**digits
 
 
+@dataclass
 class LatencyHistogram:
     """An HDR histogram of latencies in nanoseconds, with three significant digits up to one hour.
 
@@ -29,10 +29,9 @@ class LatencyHistogram:
     from it are at most 0.1 % above the recorded ones.
     """
 
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}  # bucket → count
-        self.total = 0
-        """Number of recorded values."""
+    _counts: dict[int, int] = field(default_factory=dict, init=False)  # bucket → count
+    total: int = field(default=0, init=False)
+    """Number of recorded values."""
 
     def record(self, value_ns: int, count: int = 1) -> None:
         """Record `value_ns` `count` times, clipped to the range from 0 to one hour."""
@@ -103,11 +102,6 @@ class LatencyHistogram:
         names = '"StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram"'
         line = f"0.000,{duration_s:.3f},{self.max_ns / 1e6:.3f},{self.encode().decode()}"
         return "\n".join([*head, "#[Histogram log format version 1.3]", names, line]) + "\n"
-
-    def __eq__(self, other: Any) -> bool:
-        return self._counts == other._counts if isinstance(other, LatencyHistogram) else NotImplemented
-
-    __hash__ = None  # type: ignore[assignment]
 
     def _buckets(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the lowest values, highest values and counts of the nonempty buckets, in ascending order."""

@@ -40,15 +40,12 @@ def export(
     content: str = "plan",
     backend: str = "nvtabular",
     promote: bool = True,
-    timeout_s: float = 60,
     fail: BaseException | None = None,
     **details: object,
 ) -> int:
     """Publish a version with one step that holds one file; its number."""
     about = {"run_id": f"r{content}", **details}
-    with publish_version(
-        path, "m", made_from={}, details=about, keep=keep, promote=promote, timeout_s=timeout_s
-    ) as new:
+    with publish_version(path, "m", made_from={}, details=about, keep=keep, promote=promote) as new:
         step = ModelConfig(
             name=f"m_transform_v{new.number}",
             backend=backend,
@@ -270,12 +267,13 @@ def test_concurrent_exports_become_separate_versions(tmp_path: Path) -> None:
         assert (tmp_path / "m" / f"m_transform_v{number}" / "1" / "plan").read_text() == str(i)
 
 
-def test_export_lock_times_out(tmp_path: Path) -> None:
+def test_export_lock_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rankline.serving.repository.ensemble, "_LOCK_TIMEOUT_S", 0.1)
     with (
         pytest.raises(ArtifactError, match=r"locked by another export for 0\.1 s"),
         publish_version(tmp_path / "m", "m", made_from={}, details={}, keep=2),
     ):
-        export(tmp_path / "m", timeout_s=0.1)
+        export(tmp_path / "m")
 
 
 def test_export_leaves_other_directories_alone(tmp_path: Path) -> None:
