@@ -9,17 +9,19 @@ at either end of a history are removed, and the rest is its length. Clients send
 passes them through and maps ids out of range to 0.
 """
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankline.training.data.loader.columns import arrow_schema
+from rankline.training.data.loader.columns import arrow_schema, from_arrow
 from rankline.training.data.spec_files import DataSet, Rows
 from rankline.workflows.core.errors import DataError, SpecError
 from rankline.workflows.core.progress import SILENT, Progress
@@ -44,19 +46,13 @@ from rankline.workflows.schema.feature_spec import (
     SpecMetadata,
 )
 from rankline.workflows.schema.label_stats import Labels, expected_labels, merge_stats, misfits
+from rankline.workflows.schema.ragged import Ragged, arrow_lists, offsets_of
 from rankline.workflows.schema.spec_file import FILE_NAME, Feature
 from rankline.workflows.schema.targets import Head
 from rankline.workflows.storage.artifacts import publish, refuse_foreign
 
 from merlin.schema import Tags  # isort: skip
 from nvtabular.ops.categorify import _emb_sz_rule  # isort: skip
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-import numpy.typing as npt
-
-from rankline.training.data.loader.columns import from_arrow
-from rankline.workflows.schema.ragged import Ragged, arrow_lists, offsets_of
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 
@@ -65,12 +61,7 @@ _FILE_ROWS, _GROUP_ROWS = 1 << 21, 1 << 15
 _EXAMPLE_ROWS = 100
 
 
-def import_data(
-    path: Path,
-    output: Path,
-    *,
-    progress: Progress = SILENT,
-) -> PreparedData:
+def import_data(path: Path, output: Path, *, progress: Progress = SILENT) -> PreparedData:
     """Validate and trim external data, and publish it as prepared data."""
     refuse_foreign(output, KIND)
     if path.is_dir() and not (path / FILE_NAME).is_file():
@@ -177,21 +168,18 @@ class _Writer:
         num_rows = 0
         for rows in self._data.rows(self._mappings[split]):
             table = self._table(rows, schema)
-            seen = merge_stats([seen, self._labels(rows)])
+            seen = merge_stats([seen, [self._labels_of(head, rows) for head in self.spec.heads]])
             num_rows += len(table)
             writer.write(table)
             if split == VALID:
                 heldout.write(table.select(columns))
-            self._report(rows)
+            self._done_bytes += rows.num_bytes
+            self._done_rows += len(table)
+            self._progress.update(self._done_bytes, self._total_bytes, f"{self._done_rows:,} rows")
         heldout.close()
         self._take_over_labels(seen, split)
         files = tuple(path.relative_to(directory).as_posix() for path in writer.close())
         return Source(files=files, num_rows=num_rows)
-
-    def _report(self, rows: Rows) -> None:
-        self._done_bytes += rows.num_bytes
-        self._done_rows += len(rows.table)
-        self._progress.update(self._done_bytes, self._total_bytes, f"{self._done_rows:,} rows")
 
     def _table(self, rows: Rows, schema: pa.Schema) -> pa.Table:
         lists = trimmed(rows, self._histories, self._negatives)
@@ -203,9 +191,6 @@ class _Writer:
                 values = rows.table[field.name].to_numpy()
                 columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
         return pa.table(columns, schema=schema)
-
-    def _labels(self, rows: Rows) -> list[Labels]:
-        return [self._labels_of(head, rows) for head in self.spec.heads]
 
     def _labels_of(self, head: Head, rows: Rows) -> Labels:
         labels = rows.table[head.column].to_numpy()

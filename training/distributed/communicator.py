@@ -76,12 +76,7 @@ class SingleProcess:
     rank = 0
     size = 1
 
-    def all_reduce(
-        self,
-        values: Sequence[Any],
-        shapes: Sequence[Sequence[int]],  # noqa: ARG002  (a world's signature)
-        max_rows: int,  # noqa: ARG002
-    ) -> list[Any]:
+    def all_reduce(self, values: Sequence[Any], shapes: Sequence[Sequence[int]], max_rows: int) -> list[Any]:  # noqa: ARG002
         return list(values)
 
     def broadcast(self, variables: Sequence[Any]) -> None:

@@ -94,10 +94,9 @@ def _installed() -> dict[str, Metric]:
 
 def metric_names(heads: Sequence[Head]) -> dict[str, tuple[Head, Metric]]:
     """Return a mapping from metric name to head and metric, in display order."""
-    prefixes = _prefixes([head.column for head in heads])
     return {
         prefix + name: (head, metric)
-        for prefix, head in zip(prefixes, heads, strict=True)
+        for prefix, head in zip(_prefixes(heads), heads, strict=True)
         for name, metric in all_metrics().items()
         if head.task in metric.tasks
     }
@@ -118,11 +117,10 @@ def evaluate_heads(heads: Sequence[Head], rows: ScoredRows) -> dict[str, float]:
         return evaluate_task(heads[0].task, rows)
     figures: dict[str, float] = {}
     losses = []
-    prefixes = _prefixes([head.column for head in heads])
-    for prefix, (head, own) in zip(prefixes, split_by_head(heads, rows), strict=True):
+    for prefix, (head, own) in zip(_prefixes(heads), split_by_head(heads, rows), strict=True):
         of_head = evaluate_task(head.task, own)
         figures |= {prefix + name: figure for name, figure in of_head.items()}
-        losses.append(_loss(head, of_head))
+        losses.append(_loss(head, of_head[_loss_name(head)]))
     return figures | {"loss": _weighted(heads, losses)}
 
 
@@ -184,11 +182,11 @@ METRICS = {
 """Name → metric, for the metrics that come with Rankline."""
 
 
-def _prefixes(columns: Sequence[str]) -> list[str]:
+def _prefixes(heads: Sequence[Head]) -> list[str]:
     """Return each head's metric name prefix, empty for a single head. Characters that MLflow rejects are replaced."""
-    if len(columns) == 1:
+    if len(heads) == 1:
         return [""]
-    plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", column) for column in columns]
+    plain = [re.sub(r"[^A-Za-z0-9_.-]", "_", head.column) for head in heads]
     unique = len(set(plain)) == len(plain)
     return [f"{name}_" if unique else f"{name}_{number}_" for number, name in enumerate(plain)]
 
@@ -200,11 +198,8 @@ def losses_of(heads: Sequence[Head], labels: Array, scores: Array) -> float:
         labels: shape (N,), for several heads (N, heads).
         scores: shape (N,), or (N, sum of widths).
     """
-    losses = []
-    for head, own in split_by_head(heads, ScoredRows.of(labels, scores)):
-        name = _loss_name(head)
-        losses.append(_loss(head, {name: METRICS[name].measure(own)}))
-    return _weighted(heads, losses)
+    of_heads = split_by_head(heads, ScoredRows.of(labels, scores))
+    return _weighted(heads, [_loss(head, METRICS[_loss_name(head)].measure(own)) for head, own in of_heads])
 
 
 def split_by_head(heads: Sequence[Head], rows: ScoredRows) -> Iterator[tuple[Head, ScoredRows]]:
@@ -231,8 +226,7 @@ def _loss_name(head: Head) -> str:
     return "rmse" if head.task == REGRESSION else "logloss"
 
 
-def _loss(head: Head, figures: Mapping[str, float]) -> float:
-    figure = figures[_loss_name(head)]
+def _loss(head: Head, figure: float) -> float:
     return (figure / head.deviation) ** 2 if head.task == REGRESSION else figure
 
 

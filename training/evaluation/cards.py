@@ -55,7 +55,6 @@ def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | N
 
 
 def quality_cards(head: Head, models: Rows) -> Iterator[Card]:
-    """Yield the cards of a head's task."""
     for draw in _CARDS[head.task]:
         yield draw(head, models)
 

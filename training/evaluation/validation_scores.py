@@ -39,7 +39,7 @@ class ValidationScores:
 
     def write(self, directory: Path) -> None:
         """Write each head's columns LABEL and LABEL_score to `FILE` in `directory`."""
-        labels, scores = (_columns(values) for values in (self.labels, self.scores))
+        labels, scores = (iter(values.reshape(len(values), -1).T) for values in (self.labels, self.scores))
         columns: dict[str, pa.Array] = {}
         for head in self.heads:
             columns[head.column] = pa.array(next(labels))
@@ -62,10 +62,6 @@ class ValidationScores:
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} does not contain validation scores ({error}).") from None
         return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores))
-
-
-def _columns(values: Array) -> Iterator[Array]:
-    return iter(values.reshape(len(values), -1).T)
 
 
 def _values(column: pa.ChunkedArray, width: int) -> Array:

@@ -87,10 +87,6 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         super().__init__()
         layers, head = _split(model)
         self._weights = [variable for layer in (*layers, head) for variable in layer.variables]
-        specs = {
-            RAGGED_SIGNATURE: _tensor_specs(spec, padded=False),
-            PADDED_SIGNATURE: _tensor_specs(spec, padded=True),
-        }
 
         def score(columns: Mapping[str, Any]) -> dict[str, Any]:
             # Not `layer(…)`: Keras would add regularizers and checks, which do not belong in a serving graph.
@@ -103,12 +99,12 @@ class _Scorer(tf.Module):  # type: ignore[misc]  # tensorflow has no types
         def padded(inputs: Mapping[str, Any]) -> dict[str, Any]:
             return score(_from_padded(spec, inputs))
 
-        self.__call__ = tf.function(flat, input_signature=[specs[RAGGED_SIGNATURE]], autograph=False)
+        self.__call__ = tf.function(flat, input_signature=[_tensor_specs(spec, padded=False)], autograph=False)
         # In a dict, where TensorFlow does not search for the object's only function. Not traced yet, because saving
         # ignores earlier traces and would trace again.
         self._signatures = {
             RAGGED_SIGNATURE: self.__call__,
-            PADDED_SIGNATURE: tf.function(padded, input_signature=[specs[PADDED_SIGNATURE]], autograph=False),
+            PADDED_SIGNATURE: tf.function(padded, input_signature=[_tensor_specs(spec, padded=True)], autograph=False),
         }
 
     def signatures(self) -> dict[str, Any]:

@@ -8,8 +8,7 @@ first nnzs[i] values. It returns float32 (N, 1), or a tuple with an output per h
 import inspect
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.model_artifact import OUTPUTS
 from rankline.workflows.schema.targets import output_names
 from rankline.workflows.schema.tensor_names import NNZS, SCORE, VALUES, argument_names
-from rankline.workflows.torchscript.program import input_names, load_torch_script
+from rankline.workflows.torchscript.program import input_names, load_torch_script, quiet_torch_script
 
 
 def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None:
@@ -32,7 +31,7 @@ def export_torch_script(model: nn.Module, spec: FeatureSpec, path: Path) -> None
     device = next(model.parameters()).device
     scorer = _scorer(model, spec, tuple(example)).eval()
     arguments = tuple(tensor.to(device) for tensor in example.values())
-    with warnings.catch_warnings(record=True) as noticed, _quiet_torch_script(), torch.no_grad():
+    with warnings.catch_warnings(record=True) as noticed, quiet_torch_script(), torch.no_grad():
         warnings.simplefilter("always", torch.jit.TracerWarning)  # type: ignore[attr-defined]
         # Traced, not compiled, so that a model may use any Python code.
         traced = torch.jit.trace(scorer, arguments, check_trace=False)  # type: ignore[no-untyped-call]
@@ -97,11 +96,3 @@ def _from_padded(spec: FeatureSpec, tensors: Mapping[str, torch.Tensor]) -> dict
             is_value = torch.ones_like(padded).cumsum(1) <= nnzs  # `arange` would fix the device in the trace
             inputs[feature.name] = (padded[is_value], nnzs.cumsum(0) - nnzs)
     return inputs
-
-
-@contextmanager
-def _quiet_torch_script() -> Iterator[None]:
-    """Ignore PyTorch 2.13's deprecation of TorchScript, because Triton's PyTorch backend requires the format."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
-        yield

@@ -12,9 +12,8 @@ from typing import Any
 import tensorflow as tf
 import tf_keras as keras
 
-from rankline.training.models.config import NetworkConfig, StepConfig
+from rankline.training.models.config import NetworkConfig, StepConfig, check_numbers
 from rankline.training.models.layers import FUSED_IDS, Dense, DenseFeatures, ScalarDenseFeatures
-from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, Feature, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, REGRESSION, Head
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
@@ -52,10 +51,8 @@ def embedding_columns(features: Iterable[Feature], model: NetworkConfig) -> list
     return [_embedding_column(feature, model.table_width(feature), initializer) for feature in features]
 
 
-def number_columns(features: Iterable[Feature]) -> list[Any]:
-    features = list(features)
-    if lists := [feature.name for feature in features if feature.is_list]:
-        raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+def number_columns(features: Sequence[Feature]) -> list[Any]:
+    check_numbers(features)
     return [tf.feature_column.numeric_column(feature.name) for feature in features]
 
 

@@ -1,7 +1,7 @@
 """Base classes of model configs, and groups of options that several models share. Does not import a framework."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from inspect import signature
@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from rankline.training.models.frameworks import RANKLINE, TENSORFLOW, Framework
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, SpecError
 from rankline.workflows.core.validation import check_at_least, check_choice
 from rankline.workflows.schema.feature_spec import HISTORY, NEGATIVES, Feature, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, TASKS
@@ -264,6 +264,12 @@ def table_weights(spec: FeatureSpec, width: Callable[[Feature], int]) -> dict[st
         for feature in spec.categorical
         if feature.name not in shared
     }
+
+
+def check_numbers(features: Sequence[Feature]) -> None:
+    """Raise `SpecError` if a continuous feature is a list."""
+    if lists := [feature.name for feature in features if feature.is_list]:
+        raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
 
 
 def check_not_negative(config: Any, *names: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankline.training.data.loader.columns import Column
-from rankline.workflows.core.errors import SpecError
+from rankline.training.models.config import check_numbers
 from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from rankline.workflows.schema.ragged import Ragged
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
@@ -65,8 +65,7 @@ class FeatureMatrix:
     """
 
     def __init__(self, spec: FeatureSpec, list_ids: int) -> None:
-        if lists := [feature.name for feature in spec.continuous if feature.is_list]:
-            raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+        check_numbers(spec.continuous)
         self._blocks = tuple(
             Block(feature=f, width=min(f.embedding_shape[0] - 1, list_ids) if f.is_list else 1)
             for f in (*spec.categorical, *spec.continuous)

@@ -132,9 +132,8 @@ class Checkpoint:
         """Raise an error if the data or any option that is not in `free` differs from the checkpoint's."""
         if fingerprint != self.fingerprint:
             raise ArtifactError(
-                "the checkpoint was made from prepared data with fingerprint "
-                f"{self.fingerprint[:12]}, not {fingerprint[:12]}. "
-                "Restore the original data, or delete the checkpoint and train without --resume."
+                f"the checkpoint was made from prepared data with fingerprint {self.fingerprint[:12]}, not "
+                f"{fingerprint[:12]}. Restore the original data, or delete the checkpoint and train without --resume."
             )
         got = plain(config)
         has_other_model = got["model"] != self.config["model"]  # whose options differ
@@ -251,11 +250,7 @@ _SHOWN = 3
 
 
 def check_same(
-    world: Communicator,
-    config: TrainConfig,
-    session: SessionConfig,
-    workers: WorkersConfig,
-    fingerprint: str,
+    world: Communicator, config: TrainConfig, session: SessionConfig, workers: WorkersConfig, fingerprint: str
 ) -> None:
     if world.size == 1:
         return

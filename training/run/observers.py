@@ -152,13 +152,13 @@ class Series(Observer):
 
 
 class TensorBoard(Observer):
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path) -> None:
         from tensorboard.compat.proto import event_pb2  # type: ignore[import-untyped]
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c  # type: ignore[import-untyped]
 
-        self._event, self._checksum, self._clock = event_pb2.Event, masked_crc32c, clock
+        self._event, self._checksum = event_pb2.Event, masked_crc32c
         directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{clock():.0f}.{socket.gethostname()}.{os.getpid()}"
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
         self._file = (directory / name).open("ab")
         self._write(file_version="brain.Event:2")
 
@@ -173,7 +173,7 @@ class TensorBoard(Observer):
 
     def _write(self, **content: Any) -> None:
         """Append an event as a TFRecord: length, checksum of the length, event, checksum of the event."""
-        event = self._event(wall_time=self._clock(), **content).SerializeToString()
+        event = self._event(wall_time=time.time(), **content).SerializeToString()
         length = len(event).to_bytes(8, "little")
         self._file.write(length + self._crc(length) + event + self._crc(event))
         self._file.flush()

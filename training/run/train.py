@@ -46,7 +46,7 @@ from rankline.training.trainers import trainer_for
 from rankline.training.trainers.base import Array, Batches, Trainer
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.core.tracking_uri import found_uri, kept_uri
+from rankline.workflows.core.tracking_uri import kept_uri
 from rankline.workflows.preprocess.prepared_data import KIND as PREPARED
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.feature_spec import FILE_NAME, FeatureSpec
@@ -145,7 +145,7 @@ def train(
             if compared := trainer.findings():
                 details["compared"] = compared
             if not job.is_first:
-                return _model_of(job, details)
+                return TrainedModel.described(job.output, Manifest(kind=KIND, fingerprint="", details=details))
             _log_counts(log, counts)
             if compared:
                 _log_compared(log, compared)
@@ -176,10 +176,7 @@ def run_trial(
         prepared, tracking.directory / "rehearsal", config, SessionConfig(), WorkersConfig(), SOLO, checkpoint=None
     )
     data = _opened(job, job.trainer_type.batches, inner_spec(job.spec, job.data))
-    with (
-        _recorded(job, tracking, None, None) as log,
-        _observed(job, log, observers, len(data.train)) as observer,
-    ):
+    with _recorded(job, tracking, None, None) as log, _observed(job, log, observers, len(data.train)) as observer:
         try:
             return _Fitting(job, log, observer, progress, None).choose(data, observer=observer)
         except TrialPruned:
@@ -313,12 +310,7 @@ def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) ->
         split: open_split(path, spec.for_scoring, split, num_rows, shuffle=False, seed=0)
         for split in (*(split for split in ("valid", INNER) if split in spec.sources), *["train"] * also_train)
     }
-    return OpenData(
-        train=Reader(train_batches),
-        evaluated=evaluated,
-        group_by=spec.metadata.group_by,
-        heads=spec.heads,
-    )
+    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=spec.metadata.group_by, heads=spec.heads)
 
 
 class _Fitting:
@@ -525,18 +517,6 @@ def _log_validation(scores: ValidationScores, log: RunLog) -> None:
         folder.mkdir()
         scores.write(folder)
         log.log_artifact(folder)
-
-
-def _model_of(job: _Job, details: Mapping[str, Any]) -> TrainedModel:
-    """Return the published model without reading its files, which may be on another machine."""
-    return TrainedModel(
-        path=job.output,
-        format=job.framework.format,
-        run_id=details["run_id"],
-        tracking_uri=found_uri(details["tracking_uri"], job.output),
-        metrics=details["metrics"],
-        manifest=Manifest(kind=KIND, fingerprint="", details=dict(details)),
-    )
 
 
 def _example_rows(prepared: Path, spec: FeatureSpec) -> pd.DataFrame:

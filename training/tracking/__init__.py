@@ -15,12 +15,12 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankline.training.tracking.config import TrackingConfig as TrackingConfig
 from rankline.training.tracking.journal import Journal, journal_of
+from rankline.workflows.core.optional_packages import installed_versions
 from rankline.workflows.core.progress import background_thread
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.targets import output_names
@@ -87,13 +87,7 @@ class RunLog:
             self._append("artifact", path=self._journal.keep(path))
 
     def log_model(
-        self,
-        path: Path,
-        spec: FeatureSpec,
-        example: "pd.DataFrame",
-        *,
-        loader_module: str,
-        packages: Sequence[str],
+        self, path: Path, spec: FeatureSpec, example: "pd.DataFrame", *, loader_module: str, packages: Sequence[str]
     ) -> None:
         """Log a model to MLflow under the name "model", with signature and input example."""
         if not self._journal:
@@ -101,13 +95,14 @@ class RunLog:
         import mlflow.pyfunc
 
         folder = self._journal.new_folder()
+        versions = installed_versions([*packages, *_PYFUNC_PACKAGES])
         mlflow.pyfunc.save_model(
             folder,
             data_path=str(path),
             loader_module=loader_module,
             signature=_signature(spec),
             input_example=example,
-            pip_requirements=_pip_requirements((*packages, *_PYFUNC_PACKAGES)),
+            pip_requirements=[f"{name}=={found}" for name, found in versions.items()],
         )
         self._append("model", path=folder.relative_to(self._journal.directory).as_posix())
 
@@ -210,10 +205,7 @@ def code_version() -> str:
 
 def rankline_version() -> str:
     """Return the installed version, or "unknown" if Rankline runs from source without being installed."""
-    try:
-        return version("rankline")
-    except PackageNotFoundError:
-        return "unknown"
+    return installed_versions(["rankline"]).get("rankline", "unknown")
 
 
 def _git(*arguments: str, cwd: Path) -> str:
@@ -234,16 +226,6 @@ def _signature(spec: FeatureSpec) -> "ModelSignature":
     for head, name in zip(spec.heads, output_names(spec.heads), strict=True):
         outputs.append(ColSpec(DataType.float if head.width == 1 else Array(DataType.float), name))
     return ModelSignature(inputs=Schema(columns), outputs=Schema(outputs))
-
-
-def _pip_requirements(packages: Sequence[str]) -> list[str]:
-    found = []
-    for package in packages:
-        try:
-            found.append(f"{package}=={version(package)}")
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 @contextmanager

@@ -44,7 +44,7 @@ _OWN_ENTRY = "rankline.entry"  # tag of a logged model: its entry in a journal
 _RETRIES = "3"  # about ten seconds; MLflow's default of 7 means minutes without any message
 _EVERY_S = 5.0
 _BATCH = "batch"
-_BATCHED = dict.fromkeys(("metrics", "params", "tags"), _BATCH)  # entry kinds that are combined in one request
+_BATCHED = ("metrics", "params", "tags")  # entry kinds that are combined in one request
 _MAX_METRICS = 1000  # MLflow's limit per request
 _ANSWERS_LATER = ("INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED")
 
@@ -146,22 +146,19 @@ class Delivery:
     def step(self) -> None:
         self._journal.sync()
         while entries := list(self._journal.read(self._at.end)):
-            for kind, several in groupby(entries, key=_kind_of_request):
+            for kind, several in groupby(entries, lambda entry: _BATCH if entry.kind in _BATCHED else entry.kind):
                 for some in _chunks(list(several)) if kind == _BATCH else ([entry] for entry in several):
                     if not self._goes_on():
                         return
                     self._deliver(kind, some)
-                    self._keep(some[-1].end)
+                    self._at = self._at._replace(end=some[-1].end, failure="")
+                    self._journal.note_delivered(self._at)
                     self.has_ended = kind == "end"
 
     def note_failure(self, error: Exception) -> None:
         self._at = self._at._replace(failure=reason_of(error))
         with suppress(OSError):  # on a full disk, only the reason is lost
             self._journal.note_delivered(self._at)
-
-    def _keep(self, end: int) -> None:
-        self._at = self._at._replace(end=end, failure="")
-        self._journal.note_delivered(self._at)
 
     def _deliver(self, kind: str, entries: list[Entry]) -> None:
         first = entries[0]
@@ -234,15 +231,12 @@ class Delivery:
     def _metrics(self, content: Mapping[str, Any]) -> Iterator[Metric]:
         of_model: dict[str, Any] = {}
         if content["of_model"]:
-            valid = self._dataset("valid")
+            datasets = (entry.content for entry in self._journal.read() if entry.kind == "dataset")
+            valid = next((one for one in datasets if one["split"] == "valid"), {})
             of_model = {"dataset_name": valid.get("name"), "dataset_digest": valid.get("digest")}
             of_model["model_id"] = self._last_model()
         for name, value in content["values"].items():
             yield Metric(name, value, content["ms"], content["step"], run_id=self.run_id, **of_model)
-
-    def _dataset(self, split: str) -> dict[str, str]:
-        of_split = (entry.content for entry in self._journal.read() if entry.kind == "dataset")
-        return next((one for one in of_split if one["split"] == split), {})
 
     def _add_remark(self, run_id: str, text: str) -> None:
         before = self._store.get_run(run_id).data.tags.get(MLFLOW_RUN_NOTE, "")
@@ -404,7 +398,8 @@ def _deliver(journal: Journal) -> Outcome:
         return Outcome(journal.directory, "", "", "")
     uri, delivery, failure = _config_of(journal, entries[0].content).uri, Delivery(journal), ""
     if entries[-1].kind != "end":
-        journal.append("end", status="KILLED", ms=_last_ms(entries))
+        last_ms = max(int(entry.content.get("ms") or entry.content.get("start_ms") or 0) for entry in entries)
+        journal.append("end", status="KILLED", ms=last_ms)
     try:
         delivery.step()
         journal.remove()
@@ -425,14 +420,6 @@ def is_transient(error: Exception) -> bool:
 def _config_of(journal: Journal, opening: Mapping[str, Any]) -> TrackingConfig:
     """Return the tracking config saved in a journal, with the journal's work directory as its directory."""
     return TrackingConfig.from_dict(opening["config"], journal.directory.parents[1])
-
-
-def _last_ms(entries: Iterable[Entry]) -> int:
-    return max(int(entry.content.get("ms") or entry.content.get("start_ms") or 0) for entry in entries)
-
-
-def _kind_of_request(entry: Entry) -> str:
-    return _BATCHED.get(entry.kind, entry.kind)
 
 
 def _chunks(entries: list[Entry]) -> Iterator[list[Entry]]:

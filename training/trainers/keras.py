@@ -76,7 +76,8 @@ class TensorFlowTrainer(Trainer):
         self._added_sum = tf.Variable(0.0, dtype=tf.float64, name="added")
         self._finite_steps = tf.Variable(0, dtype=tf.int64, name="finite_steps")
         self._inputs = {name: tf.TensorSpec((None, 1), tensor.dtype, name) for name, tensor in self.model.input.items()}
-        self._scored = sorted(self._inputs.keys() - _names_of_negatives(spec))
+        negatives = {feature.name + suffix for feature in spec.channel(NEGATIVES) for suffix in (VALUES, NNZS)}
+        self._scored = sorted(self._inputs.keys() - negatives)
 
     @staticmethod
     def check(spec: FeatureSpec, config: TrainConfig, *, num_workers: int = 1) -> None:  # noqa: ARG004
@@ -347,10 +348,6 @@ def _needs_xla(precision: str) -> bool:
     Measured with 2.21: matrix products are right, but `reduce_sum` of 20,000 equal terms is an eighth of their sum.
     """
     return precision == "float16" and not tf.config.list_physical_devices("GPU")
-
-
-def _names_of_negatives(spec: FeatureSpec) -> set[str]:
-    return {feature.name + suffix for feature in spec.channel(NEGATIVES) for suffix in (VALUES, NNZS)}
 
 
 def _short_name(variable: Any) -> str:

@@ -196,14 +196,8 @@ OPTIMIZERS: Mapping[str, Callable[[Any, float | None, int], Any]] = {
 
 
 def make_optimizer(
-    name: str,
-    *,
-    learning_rate: Any,
-    batch_size: int,
-    table_lr_scale: float | None = None,
-    weight_decay: float = 0.0,
+    name: str, *, learning_rate: Any, batch_size: int, table_lr_scale: float | None = None, weight_decay: float = 0.0
 ) -> Any:
-    """Build the optimizer with the given name in `OPTIMIZERS`."""
     check_optimizer(name, table_lr_scale, OPTIMIZERS)
     optimizer = OPTIMIZERS[name](learning_rate, table_lr_scale, batch_size)
     if weight_decay:

@@ -201,13 +201,7 @@ def _fitted(name: str, column: Expression, dtype: str | None, width: int | None)
 class _Linker:
     """A linker that turns expressions into the indexes, steps and columns of a plan."""
 
-    def __init__(
-        self,
-        outputs: Mapping[str, Expression],
-        *,
-        widths: Mapping[str, int],
-        refuses_missing: bool,
-    ) -> None:
+    def __init__(self, outputs: Mapping[str, Expression], *, widths: Mapping[str, int], refuses_missing: bool) -> None:
         sources = {
             name: _source(name, expression, widths.get(name, 1), refuses_missing=refuses_missing)
             for name, expression in outputs.items()

@@ -2,8 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -33,7 +33,7 @@ def require(module: str, *, feature: str, extra: str) -> None:
 
 def tensorflow_problem(extra: str) -> str | None:
     """Return why the installed TensorFlow does not match the pinned version and how to fix it, or None if it does."""
-    found = dict(_installed_tensorflows())
+    found = installed_versions(_TENSORFLOWS)
     listed = " and ".join(f"{name} {release}" for name, release in found.items())
     remedy = f"pip uninstall -y {' '.join(found)}, then {install_line(extra)}"
     if len(found) > 1:
@@ -44,12 +44,13 @@ def tensorflow_problem(extra: str) -> str | None:
     return None
 
 
-def _installed_tensorflows() -> Iterator[tuple[str, str]]:
-    for name in _TENSORFLOWS:
-        try:
-            yield name, version(name)
-        except PackageNotFoundError:
-            continue
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return a dict from name to version of those of the packages that are installed."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _expected_release() -> str | None:

@@ -107,10 +107,10 @@ def legend(names: Sequence[str]) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def metric_tiles(metrics: Mapping[str, float], most: int = 4) -> list[Tile]:
-    """Return tiles of the first metrics of the validation rows, `valid_NAME`."""
+def metric_tiles(metrics: Mapping[str, float]) -> list[Tile]:
+    """Return tiles of the first four metrics of the validation rows, `valid_NAME`."""
     known = {name.removeprefix("valid_"): value for name, value in metrics.items() if name.startswith("valid_")}
-    shown = [name for name in known if not name.endswith("_thresholds")][:most]
+    shown = [name for name in known if not name.endswith("_thresholds")][:4]
     return [Tile(title=name.replace("_", " "), value=quality_figure(known[name])) for name in shown]
 
 

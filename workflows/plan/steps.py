@@ -41,11 +41,6 @@ FUNCTIONS: dict[str, Any] = {
 }
 
 
-def check_function(name: str) -> None:
-    if name not in FUNCTIONS:
-        raise ValueError(f"function {name!r} is not one of {sorted(FUNCTIONS)}")
-
-
 class Step:
     """Base class of steps, which compute one column from one or more input columns. An `elementwise` step treats list
     elements as single values.
@@ -147,7 +142,8 @@ class Arithmetic(Step):
     operand: int | float | None = None
 
     def __post_init__(self) -> None:
-        check_function(self.function)
+        if self.function not in FUNCTIONS:
+            raise ValueError(f"function {self.function!r} is not one of {sorted(FUNCTIONS)}")
 
     def _compute(self, *columns: Vector) -> Vector:
         operands = [*map(numbers_of, columns), *([] if self.operand is None else [self.operand])]

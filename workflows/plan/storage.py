@@ -21,6 +21,7 @@ from rankline.workflows.storage.untrusted import open_regular
 
 _MAGIC_BYTES = 8  # at the start of an Arrow file; the messages after them have the stream format
 _HEADER, _COMPRESSION = 2, 3  # field numbers in Arrow's tables Message and RecordBatch
+_type_hints = cache(get_type_hints)
 
 
 class ArrayWriter:
@@ -68,15 +69,10 @@ def decode(value: Any, kinds: Mapping[str, type], directory: Path) -> Any:
         return _read(directory, value["strings_file"])
     parts = {name: decode(part, kinds, directory) for name, part in value.items() if name != "kind"}
     kind = kinds[value["kind"]]
-    for name, hint in _hints(kind).items():
+    for name, hint in _type_hints(kind).items():
         if name in parts and not _fits(parts[name], hint):
             raise TypeError(f"{name} of {kind.__name__} is {parts[name]!r:.100}, expected {hint}")
     return kind(**parts)
-
-
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    return get_type_hints(kind)
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +30,7 @@ from distributed.diagnostics.progressbar import ProgressBar
 from distributed.security import Security
 
 from rankline.workflows.core.errors import ClusterError
+from rankline.workflows.core.optional_packages import installed_versions
 from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.preprocess.executor import Pool, Report, Result, Task
 from rankline.workflows.storage.artifacts import code_fingerprint
@@ -351,12 +351,11 @@ def _itself(function: Any) -> Any:
 
 def software() -> dict[str, str]:
     """Return a dict from name to version of software that must match across the cluster to produce identical data."""
-    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    found[_CODE] = code_fingerprint(Path(__file__).parents[1])
-    return found
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        **installed_versions(_PACKAGES),
+        _CODE: code_fingerprint(Path(__file__).parents[1]),
+    }
 
 
 def _forget(dask_worker: Any) -> None:

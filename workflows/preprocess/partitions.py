@@ -148,7 +148,7 @@ def feature_of(column: ColumnSchema, max_length: int | None = None) -> Feature:
 
 
 def layout_of_split(name: str, num_rows: int, max_file_rows: int, max_group_rows: int) -> tuple[int, int]:
-    """Return the number of rows per file and per row group for an encoded split; see `FilesWriter.of_split`."""
+    """Return the number of rows per file and per row group of an encoded split, for loaders to read in parallel."""
     rows_per_file = -(-num_rows // max(NUM_FILES[name], -(-num_rows // max_file_rows)))
     return rows_per_file, min(max(rows_per_file // 4, _MIN_GROUP_ROWS), max_group_rows)
 
@@ -179,14 +179,6 @@ class FilesWriter:
         self._held: list[pa.Table] = []
         self._num_held, self._num_in_file = 0, 0
         self._file: pq.ParquetWriter | pa.ipc.RecordBatchFileWriter | None = None
-
-    @classmethod
-    def of_split(
-        cls, directory: Path, name: str, num_rows: int, *, max_file_rows: int, max_group_rows: int
-    ) -> "FilesWriter":
-        """Return a writer that divides a split into several files and row groups, for loaders to read in parallel."""
-        rows_per_file, rows_per_group = layout_of_split(name, num_rows, max_file_rows, max_group_rows)
-        return cls(directory / name, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
 
     def write(self, table: pa.Table) -> None:
         self._held.append(table)

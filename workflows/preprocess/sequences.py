@@ -28,6 +28,7 @@ from rankline.workflows.preprocess.partitions import (
     FilesWriter,
     RawSplit,
     feature_of,
+    layout_of_split,
     nvtabular_dataset,
     read_partition,
 )
@@ -244,19 +245,13 @@ def _encoded_ids(task: tuple[nvt.Workflow, Path], _report: Report) -> dict[str, 
 
 
 def _write_rows(
-    sequences: Sequences,
-    ids: _RawIds,
-    columns: _Columns,
-    inputs: Sequence[str],
-    block_values: int,
-    job: PrepareContext,
+    sequences: Sequences, ids: _RawIds, columns: _Columns, inputs: Sequence[str], block_values: int, job: PrepareContext
 ) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     heldout = FilesWriter(job.directory / HELDOUT, rows_per_file=_MAX_FILE_ROWS, rows_per_group=_MAX_GROUP_ROWS)
     for split, num_rows in sequences.num_rows.items():
-        writer = FilesWriter.of_split(
-            job.directory, split, num_rows, max_file_rows=_MAX_FILE_ROWS, max_group_rows=_MAX_GROUP_ROWS
-        )
+        rows_per_file, rows_per_group = layout_of_split(split, num_rows, _MAX_FILE_ROWS, _MAX_GROUP_ROWS)
+        writer = FilesWriter(job.directory / split, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
         num_written = 0
         for rows in sequences.rows(split, block_values):
             writer.write(columns.table(rows))

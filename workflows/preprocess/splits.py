@@ -70,8 +70,7 @@ def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
     if not kept[0] < begin:
         raise ConfigError(
             f"{time!r} has the same value in at least {1 - valid_share:.0%} of the rows, so no cutoff time can split "
-            "them. "
-            "Split at random, or use another valid_share."
+            "them. Split at random, or use another valid_share."
         )
     return begin
 
@@ -84,24 +83,23 @@ def split_rows(
     Yields:
         "train" or "valid", and rows of that split.
     """
-    by_time = config.split == "time"
-    if isinstance(rows, pa.Table) and by is not None:
+    if not isinstance(rows, pa.Table):
+        yield from split_batches(rows.batches(), rows.periods, config, by=by)
+        return
+    if by is not None:
         yield from _parts(rows, by.are_valid(rows))
         return
-    if isinstance(rows, pa.Table):
-        if by_time and time is None:
+    if config.split == "time":
+        if time is None:
             raise ConfigError("the rows have no time column, so they cannot be split by time. Split at random.")
-        if by_time:
-            times = rows[time]
-            if times.null_count:  # rows without a time count as the oldest
-                times = times.cast(pa.float64(), safe=False).fill_null(-np.inf)
-            parts = time_split(times.to_numpy(), config.valid_share)
-        else:
-            parts = random_split(len(rows), config.valid_share, config.split_seed)
-        for name, part in zip(("train", "valid"), parts, strict=True):
-            yield name, rows.take(pa.array(part))
-        return
-    yield from split_batches(rows.batches(), rows.periods, config, by=by)
+        times = rows[time]
+        if times.null_count:  # rows without a time count as the oldest
+            times = times.cast(pa.float64(), safe=False).fill_null(-np.inf)
+        parts = time_split(times.to_numpy(), config.valid_share)
+    else:
+        parts = random_split(len(rows), config.valid_share, config.split_seed)
+    for name, part in zip(("train", "valid"), parts, strict=True):
+        yield name, rows.take(pa.array(part))
 
 
 def split_batches(
@@ -116,10 +114,7 @@ def split_batches(
 
     `periods` are those of the whole stream.
     """
-    by_time = config.split == "time"
-    are_valid = split_of_stream(
-        periods, config.valid_share, by_time=by_time, seed=config.split_seed, first_row=first_row
-    )
+    are_valid = _split_of_stream(periods, config, first_row)
     for batch in batches:
         table = pa.Table.from_batches([batch])
         yield from _parts(table, are_valid(batch.num_rows) if by is None else by.are_valid(table))
@@ -139,8 +134,6 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
     The validation share is rounded up to whole rows.
     """
     num_train = _num_train(num_rows, valid_share)
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}, expected a nonnegative integer.")
     order = np.random.default_rng(seed).permutation(num_rows)
     return order[:num_train], order[num_train:]
 
@@ -155,19 +148,19 @@ def time_split(timestamps: npt.ArrayLike, valid_share: float) -> tuple[Rows, Row
     return order[:num_train], order[num_train:]
 
 
-def split_of_stream(
-    periods: Sequence[int], valid_share: float, *, by_time: bool, seed: int, first_row: int = 0
+def _split_of_stream(
+    periods: Sequence[int], config: RowsConfig, first_row: int
 ) -> Callable[[int], npt.NDArray[np.bool_]]:
     """Return a function that maps the size of the next stream batch to a mask of its validation rows.
 
     By time, the validation split is the smallest number of last periods that contain at least the share. With only one
     period, it is the last rows of that period. Otherwise each row is drawn independently: a row is for validation if
-    its number in `numpy.random.default_rng(seed).random(num_rows)` is below the share, regardless of batches.
+    its number in `numpy.random.default_rng(split_seed).random(num_rows)` is below the share, regardless of batches.
     """
-    num_rows = sum(periods)
+    num_rows, valid_share = sum(periods), config.valid_share
     num_train = _num_train(num_rows, valid_share)
-    if not by_time:
-        generator = np.random.PCG64(seed)  # the generator of `default_rng`
+    if config.split != "time":
+        generator = np.random.PCG64(config.split_seed)  # the generator of `default_rng`
         generator.advance(first_row)  # each number takes one draw
         rng = np.random.Generator(generator)
         return lambda size: rng.random(size) < valid_share
@@ -200,8 +193,6 @@ def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
 
 
 def _num_train(num_rows: int, valid_share: float) -> int:
-    if not 0 < valid_share < 1:
-        raise ConfigError(f"the validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
     # 10 * (1 - 0.9) is 0.9999999999999998; rounding first avoids losing a row.
     num_train = int(round(num_rows * (1 - valid_share), 6))
     if not 0 < num_train < num_rows:

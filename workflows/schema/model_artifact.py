@@ -93,9 +93,14 @@ class TrainedModel:
     @classmethod
     def load(cls, path: Path) -> "TrainedModel":
         manifest = load_manifest(path, KIND)
-        details = manifest.details
-        if missing := {"format", "run_id", "tracking_uri", "metrics"} - details.keys():
+        if missing := {"format", "run_id", "tracking_uri", "metrics"} - manifest.details.keys():
             raise ArtifactError(f"{path / MANIFEST} lacks {', '.join(sorted(missing))}. Train the model again.")
+        return cls.described(path, manifest)
+
+    @classmethod
+    def described(cls, path: Path, manifest: Manifest) -> "TrainedModel":
+        """Return the model that a manifest describes without reading its files, which may be on another machine."""
+        details = manifest.details
         return cls(
             path=path,
             format=details["format"],

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rankline.workflows.core.errors import ArtifactError, in_short
+from rankline.workflows.core.optional_packages import installed_versions
 from rankline.workflows.storage.atomic import staging_for, sync, sync_all
 from rankline.workflows.storage.untrusted import open_regular, read_regular
 
@@ -245,13 +245,7 @@ def sha256_of(path: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {"python": platform.python_version(), **installed_versions(_PACKAGES)}
 
 
 def describe(directory: Path, kind: str, made_from: Mapping[str, str], details: Mapping[str, Any]) -> Manifest:

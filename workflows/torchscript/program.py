@@ -59,7 +59,7 @@ def is_torch_script(path: Path) -> bool:
     return "constants.pkl" in names and any(name.startswith("code/") for name in names)
 
 
-def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: str) -> tuple[Any, list[str]]:
+def load_torch_script(path: Path, torch: Any, *, remedy: str) -> tuple[Any, list[str]]:
     """Check a TorchScript file and load it in eval mode with the given `torch`, which this package does not import.
 
     Returns:
@@ -72,8 +72,8 @@ def load_torch_script(path: Path, torch: Any, device: Any = "cpu", *, remedy: st
     try:
         with path.open("rb") as file, _memory_file() as copy:
             outputs = _copy_checked(file, copy)
-            with _LIMITING, _limited_memory(copy.tell(), device), _quiet():
-                model = torch.jit.load(f"/dev/fd/{copy.fileno()}", map_location=torch.device(device)).eval()
+            with _LIMITING, _limited_memory(copy.tell()), quiet_torch_script():
+                model = torch.jit.load(f"/dev/fd/{copy.fileno()}", map_location=torch.device("cpu")).eval()
     except ArtifactError as error:
         raise ArtifactError(f"{path} {error}") from None
     except MemoryError:
@@ -214,13 +214,10 @@ def _memory_file() -> IO[bytes]:
 
 
 @contextmanager
-def _limited_memory(size: int, device: Any) -> Iterator[None]:
-    """Limit memory to what a model of this size needs, because constant folding could allocate any amount.
-
-    Loading onto a GPU is not limited, because the GPU driver reserves memory itself.
-    """
+def _limited_memory(size: int) -> Iterator[None]:
+    """Limit memory to what a model of this size needs, because constant folding could allocate any amount."""
     status = Path("/proc/self/status")
-    if str(device) != "cpu" or not status.exists():
+    if not status.exists():
         yield
         return
     used = int(re.findall(r"VmData:\s+(\d+) kB", status.read_text(encoding="utf-8"))[0]) << 10
@@ -234,10 +231,10 @@ def _limited_memory(size: int, device: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress PyTorch 2.13's deprecation warning for TorchScript, which Triton's PyTorch backend requires."""
+def quiet_torch_script() -> Iterator[None]:
+    """Suppress PyTorch 2.13's deprecation warnings for TorchScript, which Triton's PyTorch backend requires."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"`torch\.jit\.load` is deprecated", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=r"`torch\.jit\.\w+` is deprecated", category=DeprecationWarning)
         yield
 
 

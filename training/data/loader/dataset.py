@@ -14,7 +14,7 @@ from rankline.training.data.loader.files import ParquetFiles, Rows, expand
 from rankline.training.data.loader.tables import TableRows, table_of_frame
 from rankline.workflows.core.errors import ArgumentError, ConfigError, DataError, MissingFilesError, in_short
 from rankline.workflows.nvt import dask_options  # noqa: F401  # before the user creates a Dask DataFrame
-from rankline.workflows.schema.feature_spec import PARQUET, Part
+from rankline.workflows.schema.feature_spec import PARQUET
 
 
 class Omitted(Enum):
@@ -54,13 +54,12 @@ class Columns:
     schema: Any = None
 
 
-def open_rows(data: Any, part: Part | None = None) -> Rows:
+def open_rows(data: Any) -> Rows:
     """Open any data that a loader accepts.
 
     Args:
         data: files (see `ParquetFiles`), a Merlin dataset, a DataFrame of pandas or Dask, or any object that exports an
             Arrow table. All but Parquet files is held in memory.
-        part: the rows of Parquet files to read; None for all.
 
     Raises:
         ArgumentError: the object is not supported.
@@ -77,7 +76,7 @@ def open_rows(data: Any, part: Part | None = None) -> Rows:
     if hasattr(data, "__arrow_c_stream__"):
         return TableRows([pa.table(data)], "the table")
     if (paths := _paths(data)) is not None:
-        return ParquetFiles(paths, part)
+        return ParquetFiles(paths)
     raise ArgumentError(f"the data is a {type(data).__name__}, expected {_ACCEPTED}.")
 
 

@@ -252,11 +252,9 @@ class BatchLoader(Generic[T]):
         raise NotImplementedError
 
     def _tensor(self, array: Any) -> Any:
-        """Convert an array to the framework's tensor."""
         raise NotImplementedError
 
     def _columns(self) -> Columns:
-        """Return the columns of a batch."""
         return tagged_columns(self._found()[1], self._cat_names, self._cont_names, self._label_names)
 
     def _found(self) -> tuple[Rows, Any]:

@@ -492,14 +492,6 @@ class TFRecordLoader:
         """
         return self._dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
 
-    def _in_order(self) -> Any:
-        dataset = tf.data.TFRecordDataset(self._paths(), buffer_size=_READ_BUFFER_BYTES)
-        return dataset.batch(self._num_parsed_records())
-
-    def _shuffled(self) -> Any:
-        epochs = tf.data.Dataset.from_tensors(0).map(lambda _: self._epoch.assign_add(1) - 1)
-        return epochs.flat_map(self._shuffled_epoch)
-
     def _shuffled_epoch(self, epoch: Any) -> Any:
         """Return a dataset of batches of serialized records in random order.
 
@@ -528,7 +520,12 @@ class TFRecordLoader:
         return self._layout.num_records(max(self._batch_size, _PARSED_ROWS))
 
     def _pipeline(self, shuffle: bool) -> Any:
-        serialized = self._shuffled() if shuffle else self._in_order()
+        if shuffle:
+            epochs = tf.data.Dataset.from_tensors(0).map(lambda _: self._epoch.assign_add(1) - 1)
+            serialized = epochs.flat_map(self._shuffled_epoch)
+        else:
+            records = tf.data.TFRecordDataset(self._paths(), buffer_size=_READ_BUFFER_BYTES)
+            serialized = records.batch(self._num_parsed_records())
         parsed = serialized.map(self._layout.parse, num_parallel_calls=self._num_threads, deterministic=True)
         if self._layout.is_block:
             parsed = _rebatched(parsed, self._batch_size, self._layout)

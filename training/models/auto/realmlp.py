@@ -187,7 +187,8 @@ class _Members:
         x = tf.concat(parts, axis=2) * weights["scale"]
         for number in range(len(_HIDDEN)):
             x = _linear(x, weights[f"kernel_{number}"], weights[f"bias_{number}"])
-            x = x + weights[f"slope_{number}"] * (_activation(self.rows.head, x) - x)
+            curved = x * tf.tanh(tf.math.softplus(x)) if self.rows.head.task == REGRESSION else tf.nn.selu(x)
+            x = x + weights[f"slope_{number}"] * (curved - x)
             if dropout is not None:
                 seed = tf.stack([self.rows.seed % (1 << 31) + number, tf.cast(step, tf.int32)])
                 x = tf.nn.experimental.stateless_dropout(x, dropout, seed)
@@ -252,12 +253,6 @@ def _linear(x: Any, kernel: Any, bias: Any) -> Any:
     import tensorflow as tf
 
     return tf.matmul(x, kernel) / math.sqrt(kernel.shape[1]) + bias
-
-
-def _activation(head: Head, x: Any) -> Any:
-    import tensorflow as tf
-
-    return x * tf.tanh(tf.math.softplus(x)) if head.task == REGRESSION else tf.nn.selu(x)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,8 @@ class Choice:
 def chosen(
     learners: Sequence[Learner], rows: Rows, deadline: Deadline, say: Callable[[str, float], None] = lambda _, __: None
 ) -> Choice:
-    """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better.
+    """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better; with fewer than
+    `_FEW_ROWS` rows held out, if it is better at all.
 
     The first learner must be the cheapest. It is chosen if nothing can be compared. Ctrl-C ends the comparison and
     chooses among the learners compared by then.
@@ -113,8 +114,8 @@ class _Judged:
         self._errors = {name: self._error(own) for name, own in scores.items()}
 
     def best(self) -> tuple[dict[str, float], str]:
-        """Return the weights of the best learner, or of a blend that is better by more than its standard error. On few
-        rows, any blend that is better is taken.
+        """Return the weights of the best learner, or of a blend that is better by more than the standard error of the
+        difference, and the reason. On few rows, any blend that is better is taken.
 
         The blend is selected greedily with replacement (Caruana et al. 2004, "Ensemble Selection from Libraries of
         Models").
@@ -181,9 +182,7 @@ class _Judged:
         return np.array([error_of(head, labels[part], scores[part]) for part in self._numbers if len(part)])
 
     def _best_single(self) -> str:
-        """Return the learner with the lowest error. On few rows that may be luck, so another must beat CatBoost
-        clearly.
-        """
+        """Return the learner with the lowest error, or CatBoost unless that error is clearly lower: it may be luck."""
         best = min(self._errors, key=self._errors.__getitem__)
         return best if CATBOOST not in self._scores or self._is_better(self._scores[best], CATBOOST) else CATBOOST
 

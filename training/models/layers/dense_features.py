@@ -13,11 +13,7 @@ import tf_keras as keras
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 
-COMBINERS = {
-    "mean": tf.sparse.segment_mean,
-    "sum": tf.sparse.segment_sum,
-    "sqrtn": tf.sparse.segment_sqrt_n,
-}
+COMBINERS = {"mean": tf.sparse.segment_mean, "sum": tf.sparse.segment_sum, "sqrtn": tf.sparse.segment_sqrt_n}
 
 
 def key_of(column: Any) -> str:
@@ -177,7 +173,8 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         return tf.concat(parts, axis=1) if len(parts) > 1 else parts[0]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        return tf.TensorShape((_num_rows(input_shape), self.output_dim))
+        num_rows = next(shape[0] for name, shape in input_shape.items() if not name.endswith(VALUES))
+        return tf.TensorShape((num_rows, self.output_dim))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "feature_columns": [column_config(column) for column in self._columns]}
@@ -221,10 +218,6 @@ def _below_each_other(columns: Sequence[Any]) -> Any:
         return tf.concat([draw((num_rows, shape[1]), dtype=dtype) for draw, num_rows in parts], axis=0)
 
     return initial
-
-
-def _num_rows(input_shape: Any) -> Any:
-    return next(shape[0] for name, shape in input_shape.items() if not name.endswith(VALUES))
 
 
 def _lists(key: str, inputs: Mapping[str, Any]) -> Lists:

@@ -112,17 +112,24 @@ class NegativeSamplingCorrection(keras.layers.Layer):  # type: ignore[misc]  # t
         return {**super().get_config(), "num_negatives": self.num_negatives}
 
 
-class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class _Search(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+    def __init__(self, num_searched: int, **kwargs: Any) -> None:
+        super().__init__(**{"dtype": tf.float32, **kwargs})
+        if num_searched < 1:
+            raise ConfigError(f"num_searched is {num_searched}, expected a positive integer.")
+        self.num_searched = num_searched
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_searched": self.num_searched}
+
+
+class SoftSearch(_Search):
     """Keeps the items with the highest attention scores. Ties go to the latest items.
 
     Call with `[scores, present]`: scores float32 (N, C, T), of which only the order matters, and present (N, T), 1 at
     items. Returns float32 (N, C, T), 1 at the items to keep: exactly `num_searched`, or all items if there are fewer.
     It has no gradient.
     """
-
-    def __init__(self, num_searched: int, **kwargs: Any) -> None:
-        super().__init__(**{"dtype": tf.float32, **kwargs})
-        self.num_searched = _checked(num_searched)
 
     def call(self, inputs: Any) -> Any:
         scores, present = (tf.stop_gradient(x) for x in inputs)
@@ -137,33 +144,17 @@ class SoftSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no
         num_left = self.num_searched - tf.reduce_sum(above, axis=-1, keepdims=True)
         return tf.cast(present, tf.float32) * (above + _latest(equal, num_left))
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_searched": self.num_searched}
 
-
-class HardSearch(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types
+class HardSearch(_Search):
     """Keeps the latest items that share a feature with the candidate, such as the category.
 
     Call with `same`, (N, C, T), 1 at items that do; returns float32 (N, C, T), 1 at items to keep. It has no gradient.
     """
 
-    def __init__(self, num_searched: int, **kwargs: Any) -> None:
-        super().__init__(**{"dtype": tf.float32, **kwargs})
-        self.num_searched = _checked(num_searched)
-
     def call(self, inputs: Any) -> Any:
         return _latest(tf.stop_gradient(tf.cast(inputs, tf.float32)), float(self.num_searched))
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_searched": self.num_searched}
 
 
 def _latest(marks: Any, num_kept: Any) -> Any:
     """Keep the last `num_kept` 1s along the last axis of `marks`, float32 (N, C, T), and set the others to zero."""
     return tf.where(tf.cumsum(marks, axis=-1, reverse=True) <= num_kept, marks, 0.0)
-
-
-def _checked(num_searched: int) -> int:
-    if num_searched < 1:
-        raise ConfigError(f"num_searched is {num_searched}, expected a positive integer.")
-    return num_searched

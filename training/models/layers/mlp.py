@@ -49,12 +49,8 @@ class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
     accumulates the gradient of the factors in half precision. Call with (…, D); returns the same shape.
     """
 
-    def __init__(self, share: float = 0.1, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.share = share
-
     def build(self, input_shape: Any) -> None:
-        initializer = keras.initializers.Constant(self.share)
+        initializer = keras.initializers.Constant(0.1)
         shape, float32 = (input_shape[-1],), tf.float32
         self._shares = self.add_weight(
             "shares", shape, dtype=float32, initializer=initializer, experimental_autocast=False
@@ -64,9 +60,6 @@ class Prelu(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no type
     def call(self, inputs: Any) -> Any:
         negative = tf.cast(tf.minimum(inputs, 0), tf.float32) * self._shares
         return tf.nn.relu(inputs) + tf.cast(negative, inputs.dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "share": self.share}
 
 
 class Mlp(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has no types

@@ -195,13 +195,7 @@ class AuxiliaryLoss(keras.layers.Layer):  # type: ignore[misc]  # tensorflow has
         reference: include the step from padding to the first item, and divide by all cells, as NVIDIA's SIM does.
     """
 
-    def __init__(
-        self,
-        units: Sequence[int],
-        weight: float = 1.0,
-        reference: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, units: Sequence[int], weight: float = 1.0, reference: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not units:
             raise ConfigError(

@@ -193,11 +193,7 @@ def build_din(spec: FeatureSpec, model: DINConfig, step: StepConfig) -> Any:
     return keras.Model(inputs, score(x, found, [attended, mean], spec, model))
 
 
-def build_dien(
-    spec: FeatureSpec,
-    model: DIENConfig,
-    step: StepConfig,  # noqa: ARG001  (a network's signature)
-) -> Any:
+def build_dien(spec: FeatureSpec, model: DIENConfig, step: StepConfig) -> Any:  # noqa: ARG001  (a network's signature)
     """Build DIEN (Zhou et al. 2019, arXiv:1809.03672): interests that evolve over the latest items.
 
     latest items ─▶ GRU ─▶ attention of the candidate ─▶ AUGRU ─▶ last state ─┐

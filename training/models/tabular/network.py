@@ -10,7 +10,6 @@ from rankline.training.models.base import (
     dense_layers,
     embedded,
     embedding_columns,
-    feature_layer,
     keras_inputs,
     number_columns,
     penalty,
@@ -38,7 +37,7 @@ def build_mlp(spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
 
 
 def _with_vectors(inputs: Any, spec: FeatureSpec, model: MLPConfig, step: StepConfig) -> Any:
-    numbers = feature_layer(number_columns(spec.continuous), spec.continuous, step, name="numbers")(inputs)
+    numbers = scalar_layer(number_columns(spec.continuous), step, name="numbers")(inputs)
     vectors = PeriodicNumbers(model.number_dim, model.number_frequencies, model.number_scale)(numbers)
     parts = [numbers, tf.cast(vectors, numbers.dtype)]
     if spec.categorical:
@@ -138,7 +137,7 @@ def build_deepfm(spec: FeatureSpec, model: DeepFMConfig, step: StepConfig) -> An
         vectors.append(tf.reshape(ids, (-1, len(spec.categorical), model.embedding_dim)))
         beside.append(ids)
     if spec.continuous:
-        numbers = feature_layer(number_columns(spec.continuous), spec.continuous, step, name="numbers")(inputs)
+        numbers = scalar_layer(number_columns(spec.continuous), step, name="numbers")(inputs)
         vectors.append(NumberVectors(model.embedding_dim)(numbers))
         beside.append(numbers)
     products = PairProducts()(_joined(vectors))

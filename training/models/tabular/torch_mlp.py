@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rankline.training.models.config import StepConfig
+from rankline.training.models.config import StepConfig, check_numbers
 from rankline.training.models.tabular import TorchMLPConfig
-from rankline.workflows.core.errors import SpecError
 from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, Feature, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
@@ -40,8 +39,7 @@ class TorchMLP(nn.Module):
 
     def __init__(self, spec: FeatureSpec, model: TorchMLPConfig, _: StepConfig | None = None) -> None:
         super().__init__()
-        if lists := [feature.name for feature in spec.continuous if feature.is_list]:
-            raise SpecError(f"continuous features {lists} are lists, expected one number per row.")
+        check_numbers(spec.continuous)
         self._choices = model
         self._ids = [feature.name for feature in spec.categorical]
         self._numbers = [feature.name for feature in spec.continuous]

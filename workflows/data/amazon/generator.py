@@ -117,12 +117,7 @@ def generate_amazon(
 def _draw_lengths(num_rows: int, rng: np.random.Generator) -> Ints:
     """Sample review counts per user that sum to `num_rows`, in descending order."""
     lengths = long_tailed_counts(
-        num_rows,
-        round(num_rows / _MEAN_LENGTH),
-        rng,
-        least=_MIN_LENGTH,
-        sd=_LENGTH_SD,
-        most_over_mean=_MAX_OVER_MEAN,
+        num_rows, round(num_rows / _MEAN_LENGTH), rng, least=_MIN_LENGTH, sd=_LENGTH_SD, most_over_mean=_MAX_OVER_MEAN
     )
     return np.sort(lengths)[::-1]
 

@@ -132,10 +132,9 @@ class _Lines:
             raise DataError(f"{path} is empty, expected one review, item or user per line. Download or write it again.")
         if num_malformed > max(_FEW_MALFORMED, self.max_malformed_share * num_lines):
             raise DataError(
-                f"{path}: {num_malformed:,} of {num_lines:,} lines are malformed, "
-                f"expected at most {_FEW_MALFORMED} lines "
-                f"or {self.max_malformed_share:.1%} of the file, whichever is more. "
-                f"The first are: {'; '.join(self.first)}. Fix the file."
+                f"{path}: {num_malformed:,} of {num_lines:,} lines are malformed, expected at most {_FEW_MALFORMED} "
+                f"lines or {self.max_malformed_share:.1%} of the file, whichever is more. The first are: "
+                f"{'; '.join(self.first)}. Fix the file."
             )
 
 

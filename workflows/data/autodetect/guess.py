@@ -363,19 +363,14 @@ def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:
 
 def _id(column: Column, why: str, kind: Type) -> Guess:
     """Guess the config of an id column. The more distinct ids it has, the more aggressively rare ids are merged."""
-    config = ColumnConfig(type=kind, role="id")
     rows_each = column.num_present / max(column.num_distinct, 1)
     if column.num_distinct > MANY_IDS:
-        return Guess(
-            config=replace(config, frequency_threshold=10, hash_buckets=1_000),
-            why=f"{why}; too many for a table, so rare ones are hashed",
-        )
+        why += "; too many for a table, so rare ones are hashed"
+        return _as(why, type=kind, role="id", frequency_threshold=10, hash_buckets=1_000)
     if column.num_distinct > MANY_VALUES and rows_each < 200:
-        return Guess(
-            config=replace(config, frequency_threshold=4),
-            why=f"{why}; {rows_each:.0f} rows each, so rare ones share an id",
-        )
-    return Guess(config=config, why=why)
+        why += f"; {rows_each:.0f} rows each, so rare ones share an id"
+        return _as(why, type=kind, role="id", frequency_threshold=4)
+    return _as(why, type=kind, role="id")
 
 
 def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
@@ -398,8 +393,8 @@ def _list(column: Column) -> Guess:
     if kind == "float" or pa.types.is_floating(of):
         return _vector(column)
     threshold = 4 if column.num_distinct > MANY_VALUES else None
-    config = ColumnConfig(type=kind, role="multihot", frequency_threshold=threshold)
-    return Guess(config=config, why=f"lists of {column.num_distinct:,} distinct values")
+    why = f"lists of {column.num_distinct:,} distinct values"
+    return _as(why, type=kind, role="multihot", frequency_threshold=threshold)
 
 
 def _vector(column: Column) -> Guess:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.core.formatting import natural_order
-from rankline.workflows.data.tabular.cast import ValueFaultError, typed_column
+from rankline.workflows.data.tabular.cast import ValueFaultError, reject_misfits, typed_column
 from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig
 from rankline.workflows.data.tabular.files import SHARD_BYTES, Extent, names_in, read, scan
 from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
@@ -90,14 +90,11 @@ def _find(directory: Path) -> list[Path]:
 def _check_columns(path: Path) -> None:
     found = len(names_in(path, _FILES))
     if found != len(COLUMNS):
-        remedy = (
-            "This looks like a test file without labels. Remove it from the directory."
-            if found == len(COLUMNS) - 1
-            else ""
-        )
+        remedy = "Download the file again if it was truncated, or fix the line."
+        if found == len(COLUMNS) - 1:
+            remedy = "This looks like a test file without labels. Remove it from the directory."
         raise DataError(
-            f"{path}, line 1 has {found} columns, expected {len(COLUMNS)} ({LABEL}, I1–I13, C1–C26). "
-            f"{remedy or 'Download the file again if it was truncated, or fix the line.'}"
+            f"{path}, line 1 has {found} columns, expected {len(COLUMNS)} ({LABEL}, I1–I13, C1–C26). {remedy}"
         )
 
 
@@ -130,9 +127,7 @@ def _checked(name: str, values: pa.Array, path: Path, first_row: int) -> pa.Arra
 
 def _label(numbers: pa.Int64Array) -> pa.Int64Array:
     is_label = pc.fill_null(pc.or_(pc.equal(numbers, 0), pc.equal(numbers, 1)), False)
-    if not pc.all(is_label).as_py():
-        row = pc.index(is_label, False).as_py()
-        raise ValueFaultError(row, numbers[row].as_py(), "0 or 1")
+    reject_misfits(numbers, pc.invert(is_label), "0 or 1")
     return numbers
 
 

@@ -8,7 +8,7 @@ F. Maxwell Harper and Joseph A. Konstan: The MovieLens Datasets: History and Con
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -47,7 +47,7 @@ MOVIELENS_ARCHIVES = {
 class _TextFile:
     path: Path
     schema: pa.Schema
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None  # of a file without a header
     delimiter: str = ","
     encoding: str = "utf-8"
 
@@ -147,12 +147,12 @@ def _read_csv_layout(directory: Path) -> tuple[pa.Table, pa.Table]:
 
 def _read_double_colon_layout(directory: Path) -> tuple[pa.Table, pa.Table]:
     ratings = _TextFile(
-        path=directory / "ratings.dat", schema=RATINGS_SCHEMA, columns=tuple(RATINGS_SCHEMA.names), delimiter="::"
+        path=directory / "ratings.dat", schema=RATINGS_SCHEMA, columns=RATINGS_SCHEMA.names, delimiter="::"
     )
     movies = _TextFile(
         path=directory / "movies.dat",
         schema=_MOVIES_SCHEMA,
-        columns=tuple(_MOVIES_SCHEMA.names),
+        columns=_MOVIES_SCHEMA.names,
         delimiter="::",
         encoding="latin-1",
     )
@@ -168,9 +168,7 @@ def _read_flags_layout(directory: Path) -> tuple[pa.Table, pa.Table]:
         encoding="latin-1",
     )
     names = _read(genres).sort_by("position")["name"].to_pylist()
-    ratings = _TextFile(
-        path=directory / "u.data", schema=RATINGS_SCHEMA, columns=tuple(RATINGS_SCHEMA.names), delimiter="\t"
-    )
+    ratings = _TextFile(path=directory / "u.data", schema=RATINGS_SCHEMA, columns=RATINGS_SCHEMA.names, delimiter="\t")
     movies = _TextFile(
         path=directory / "u.item",
         schema=pa.schema({MOVIE_ID: pa.int64(), TITLE: pa.string(), **dict.fromkeys(names, pa.bool_())}),

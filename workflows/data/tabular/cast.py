@@ -74,10 +74,15 @@ def _vectors(vectors: pa.Array, values: pa.Array, length: int) -> pa.Array:
     """Check that all non-empty vectors have the given length. Empty vectors count as missing."""
     lengths = pc.list_value_length(vectors)
     misfit = pc.and_(pc.greater(pc.list_value_length(values), 0), pc.not_equal(lengths, length))
+    reject_misfits(values, misfit, f"a vector of {length} finite numbers")
+    return vectors
+
+
+def reject_misfits(values: pa.Array, misfit: pa.Array, expected: str) -> None:
+    """Raise `ValueFaultError` for the first value that is a misfit."""
     if pc.any(misfit).as_py():
         row = pc.index(misfit, True).as_py()
-        raise ValueFaultError(row, values[row].as_py(), f"a vector of {length} finite numbers")
-    return vectors
+        raise ValueFaultError(row, values[row].as_py(), expected)
 
 
 def _lists(lists: pa.Array, elements: pa.Array) -> pa.Array:
@@ -197,10 +202,7 @@ def _texts(values: pa.Array) -> pa.Array:
 def _booleans(texts: pa.Array) -> pa.Array:
     small = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     place = pc.index_in(small, value_set=pa.array([*FALSE, *TRUE], small.type))
-    misfit = pc.and_(small.is_valid(), place.is_null())
-    if pc.any(misfit).as_py():
-        row = pc.index(misfit, True).as_py()
-        raise ValueFaultError(row, texts[row].as_py(), _EXPECTED["bool"])
+    reject_misfits(texts, pc.and_(small.is_valid(), place.is_null()), _EXPECTED["bool"])
     return pc.greater_equal(place, len(FALSE)).cast(pa.int64())
 
 
@@ -215,10 +217,7 @@ def _times(values: pa.Array, form: str, of_text: bool) -> pa.Array:
         raise ValueFaultError(0, str(values.type), expected)
     texts = pc.utf8_trim_whitespace(values)
     parsed = times_of(texts, form)
-    misfit = pc.and_(texts.is_valid(), parsed.is_null())
-    if pc.any(misfit).as_py():
-        row = pc.index(misfit, True).as_py()
-        raise ValueFaultError(row, texts[row].as_py(), expected)
+    reject_misfits(texts, pc.and_(texts.is_valid(), parsed.is_null()), expected)
     return parsed
 
 
@@ -304,18 +303,12 @@ def typed_label(values: pa.Array, label: LabelConfig) -> pa.Array:
         raise ValueFaultError(fault.row, fault.got, expected) from None
     numbers = pc.if_else(pc.is_nan(numbers), None, numbers)
     fits = pc.or_(pc.equal(numbers, 0.0), pc.equal(numbers, 1.0)) if is_binary else _is_finite(numbers)
-    misfit = pc.invert(fits)
-    if pc.any(misfit).as_py():
-        row = pc.index(misfit, True).as_py()
-        raise ValueFaultError(row, numbers[row].as_py(), expected)
+    reject_misfits(numbers, pc.invert(fits), expected)
     return numbers.cast(LABEL_TYPE, safe=False)
 
 
 def _places(texts: pa.Array, classes: Sequence[str], values: pa.Array) -> pa.Array:
     places = pc.index_in(texts, value_set=pa.array(classes, texts.type))
-    misfit = pc.and_(texts.is_valid(), places.is_null())
-    if pc.any(misfit).as_py():
-        row = pc.index(misfit, True).as_py()
-        shown = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")
-        raise ValueFaultError(row, values[row].as_py(), f"one of its {len(classes)} classes: {shown}")
+    shown = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")
+    reject_misfits(values, pc.and_(texts.is_valid(), places.is_null()), f"one of its {len(classes)} classes: {shown}")
     return places

@@ -1,11 +1,10 @@
 """Reading of table rows for training and requests, with casts and checks applied batch by batch."""
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, cast
@@ -147,7 +146,7 @@ def _labelled(rows: pa.RecordBatch, labels: Sequence[str]) -> pa.RecordBatch:
     columns = [rows.column(name) for name in labels]
     if not columns or not all(column.null_count for column in columns):
         return rows
-    return rows.filter(functools.reduce(pc.or_, (column.is_valid() for column in columns)))
+    return rows.filter(reduce(pc.or_, (column.is_valid() for column in columns)))
 
 
 def read_table(config: TableConfig, base: Path, path: Path | None = None) -> RawData:

@@ -51,7 +51,7 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
     try:
         workflow.save(str(directory))
         for operator in operators:
-            _name_files_alike(operator, str(directory))
+            _rename_files(operator, _SAVED_IN, lambda file: _SAVED_IN + file.removeprefix(str(directory)))
         _name_vocabularies_alike(workflow)
         (directory / _PICKLE).write_bytes(cloudpickle.dumps(workflow))
         metadata = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
@@ -61,14 +61,14 @@ def save_workflow(workflow: nvt.Workflow, directory: Path) -> None:
             vars(operator).update(attributes)
 
 
-def _name_files_alike(operator: Any, directory: str) -> None:
-    """Replace the directory in an operator's file paths with the placeholder `_SAVED_IN`."""
+def _rename_files(operator: Any, directory: str, renamed: Callable[[str], str]) -> None:
+    """Set the directory of an operator that has files, and rename them."""
     for kind, attribute in _FILES.items():
         if isinstance(operator, kind):
             files = getattr(operator, attribute)
-            setattr(operator, attribute, {key: _SAVED_IN + files[key].removeprefix(directory) for key in files})
-            operator.out_path = _SAVED_IN
-    if isinstance(operator, ops.Categorify):
+            setattr(operator, attribute, {key: renamed(files[key]) for key in files})
+            operator.out_path = directory
+    if isinstance(operator, ops.Categorify):  # NVTabular would otherwise move vocabularies that were passed in
         operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
 
 
@@ -216,13 +216,7 @@ def _walked(starts: list[Any], following: Callable[[Any], list[Any]]) -> list[An
 
 def _keep_files_in(operator: Any, directory: Path) -> None:
     """Make an operator's file paths point to `directory` instead of the directory where the workflow was saved."""
-    for kind, attribute in _FILES.items():
-        if isinstance(operator, kind):
-            files = getattr(operator, attribute)
-            setattr(operator, attribute, {key: _moved(files[key], operator.out_path, directory) for key in files})
-            operator.out_path = str(directory)
-    if isinstance(operator, ops.Categorify):  # NVTabular would otherwise move vocabularies that were passed in
-        operator.vocabs = {key: operator.categories[key] for key in operator.vocabs}
+    _rename_files(operator, str(directory), lambda file: _moved(file, operator.out_path, directory))
     if isinstance(operator, ops.JoinExternal):
         if not isinstance(operator.df_ext, nvt.Dataset):
             raise ArtifactError("one of its JoinExternal operators has no table to join")

@@ -33,7 +33,6 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
     """
 
     def fit(self, col_selector: nvt.ColumnSelector, ddf: Any) -> Any:
-        """Count the values of each column."""
         if self.vocabs or not self._is_simple(col_selector):
             return super().fit(col_selector, ddf)
         parts = [delayed(_counts)(part, col_selector.names) for part in ddf.to_delayed()]
@@ -63,7 +62,6 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         super().fit_finalize(categories)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Encode each selected column or group of columns."""
         if not self._is_simple(col_selector):
             return super().transform(col_selector, df)
         ids = {name: self._ids_of(name, df[name]) for name in col_selector.names}
@@ -163,7 +161,6 @@ def _counts_of_dictionary(values: pa.DictionaryArray) -> tuple[pa.Array, pa.Arra
 
 
 def _summed(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """Add the counts of several partitions."""
     return {
         name: pd.concat([part[name] for part in parts]).groupby(name, dropna=False, sort=False).sum().reset_index()
         for name in parts[0]
@@ -249,7 +246,6 @@ class KnownIds(ops.Operator):  # type: ignore[misc]
         self.sizes = dict(sizes)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Replace invalid ids in each selected column of numbers or lists of numbers."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             size, column = self.sizes[name], df[name]
@@ -261,7 +257,6 @@ class KnownIds(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """Return int64."""
         return np.int64
 
 

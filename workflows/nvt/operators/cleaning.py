@@ -29,7 +29,6 @@ class GreaterThan(ops.Operator):  # type: ignore[misc]
         self.threshold = threshold
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Binarize each selected column."""
         return (df[col_selector.names] > self.threshold).astype("float32")
 
     @property
@@ -39,7 +38,6 @@ class GreaterThan(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_tags(self) -> list[Tags]:
-        """Tag the column as a target."""
         return [Tags.TARGET]
 
 
@@ -81,7 +79,6 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Convert each selected column of strings, lists of strings or categories."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -98,7 +95,6 @@ class HexToInt(ops.Operator):  # type: ignore[misc]
 
     @property
     def output_dtype(self) -> Any:
-        """Return float64."""
         return np.float64
 
 
@@ -123,7 +119,6 @@ class EmptyToNull(ops.Operator):  # type: ignore[misc]
     """Converts empty strings to missing values, and removes empty and missing strings from lists."""
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Clean each selected column of strings or lists of strings."""
         result = df[col_selector.names].copy(deep=False)
         for name in col_selector.names:
             column = df[name]

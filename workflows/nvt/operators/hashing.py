@@ -18,11 +18,9 @@ class StableHashBucket(ops.HashBucket):  # type: ignore[misc]
     """A `HashBucket` whose hash depends only on the value (see `HashedCategorify`). Missing values hash to 0."""
 
     def buckets_of(self, name: str) -> int:
-        """Return the number of hash buckets for a column."""
         return int(self.num_buckets[name] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Hash each selected column."""
         result = df.copy(deep=False)
         for name in col_selector.names:
             flat, rebuild = flattened(df[name])
@@ -39,15 +37,12 @@ class StableHashedCross(ops.HashedCross):  # type: ignore[misc]
     """A `HashedCross` whose hash depends only on the values (see `HashedCategorify`). Missing values hash to 0."""
 
     def crosses(self, selector: nvt.ColumnSelector) -> list[tuple[str, ...]]:
-        """Return the groups of columns that are hashed together."""
         return [tuple(group) for group in self.column_mapping(selector).values()]
 
     def buckets_of(self, cross: tuple[str, ...]) -> int:
-        """Return the number of hash buckets for a group of columns."""
         return int(self.num_buckets[cross] if isinstance(self.num_buckets, dict) else self.num_buckets)
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Hash each group of columns to buckets."""
         return pd.DataFrame(
             {
                 "_X_".join(cross): bucket_of_many(
@@ -89,19 +84,12 @@ def with_stable_hashes(workflow: nvt.Workflow) -> nvt.Workflow:
                     f"Categorify with num_buckets does not support the column groups {groups}, because NVTabular "
                     "hashes unseen combinations with their row position. Omit num_buckets, or encode each column alone."
                 )
-            node.op = _stable(node.op)
+            node.op.__class__ = _STABLE[type(node.op)]  # keeps the arguments and the fitted state
     return stable
 
 
 def _depends_on_position(op: Any) -> bool:
     return type(op) in _STABLE and bool(op.num_buckets)
-
-
-def _stable(op: Any) -> Any:
-    """Return a copy of the operator as its stable counterpart, with the same arguments and fitted state."""
-    twin = copy.copy(op)
-    twin.__class__ = _STABLE[type(op)]
-    return twin
 
 
 def _groups(node: Any) -> list[list[str]]:

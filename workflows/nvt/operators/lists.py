@@ -24,7 +24,6 @@ class NullToEmptyList(ops.Operator):  # type: ignore[misc]  # NVTabular has no a
     """
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Replace the missing lists in each selected column."""
         result = df[col_selector.names].copy()
         for name in col_selector.names:
             result[name] = pd.Series(
@@ -55,7 +54,6 @@ class PaddedListSlice(ops.ListSlice):  # type: ignore[misc]
             )
 
     def transform(self, col_selector: nvt.ColumnSelector, df: pd.DataFrame) -> pd.DataFrame:
-        """Slice and pad each selected list column."""
         result = df[col_selector.names].copy()
         for name in col_selector.names:
             result[name] = pd.Series([self._slice(row) for row in df[name]], index=df.index, dtype=object)

@@ -64,7 +64,7 @@ LAYERS: dict[str, tuple[Callable[..., Any], Any]] = {
     "interaction": (lambda **of: DotProductInteraction(self_interaction=True, pad_to=8, **of), HISTORY),
     "mlp": (lambda **of: Mlp((3, 2), "sigmoid", 0.1, **of), NUMBERS),
     "periodic numbers": (lambda **of: PeriodicNumbers(2, 3, 0.1, **of), NUMBERS),
-    "prelu": (lambda **of: Prelu(0.3, **of), NUMBERS),
+    "prelu": (Prelu, NUMBERS),
     "prior shift": (lambda **of: NegativeSamplingCorrection(4, **of), NUMBERS),
     "recency": (lambda **of: Recency(6, **of), HISTORY),
     "recency mean": (lambda **of: RecencyMean(6, **of), [HISTORY, PRESENT]),
