@@ -38,6 +38,7 @@ BENCHMARKS = {
     "stack": "the server's overhead in a container, and image sizes; supports --recipe, requires a container engine",
     "alternatives": "our ensemble against FastAPI, ASGI, gRPC, LitServe, BentoML, Ray Serve, MLflow and plain Triton",
     "client": "the client's overhead, the load it can offer, and whether identical runs agree",
+    "crosscheck": "latency as measured by our client, NVIDIA's perf_analyzer and MLPerf's LoadGen",
     "wide": "exporting tables of 100 to 900 columns, and scoring one row",
     "vocabulary": "scoring one row with vocabularies of 10⁴ to 10⁷ keys",
 }

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import platform
 import re
 import statistics
@@ -143,8 +144,12 @@ def environment() -> dict[str, Any]:
         "memory_bytes": psutil.virtual_memory().total,
         "platform": platform.platform(),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "command": re.sub(r" --json[ =]\S+", "", " ".join(["python -m bench", *sys.argv[1:]])),
+        "command": re.sub(r" --json[ =]\S+", "", " ".join(["python -m bench", *map(_relative, sys.argv[1:])])),
     }
+
+
+def _relative(argument: str) -> str:
+    return os.path.relpath(argument) if argument.startswith("/") else argument
 
 
 def shown(value: float | None) -> str:

@@ -47,5 +47,5 @@ def svg(results: Results) -> str:
         at_knee = knee(results, cores)
         chart.mark(at_knee["rows_per_s"], f"knee, {cores_in_words(cores)}", level=color)
         chart.label(curve_of[-1]["rows_per_s"], curve_of[-1]["p50_ms"], cores_in_words(cores), color, is_above=False)
-    drawn = chart.svg().replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    drawn = str(chart.svg()).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return drawn.replace(">", f">{_STYLE}", 1) + "\n"

@@ -12,6 +12,9 @@ with Rankline. One process of the load generator sends prebuilt requests: tensor
 over HTTP/1.1 with one connection per request in flight. All scores must agree with Rankline's. Metrics are medians over
 the turns; ratios are medians of the turns' ratios, above 1 where Rankline is better.
 
+With another recipe, the fastest of the maintained peers serve that recipe's model, and only the latency of one row is
+measured. The peers' dictionaries have the values that occur in the requests.
+
 `in process` calls the scorer without a server, on one thread and on all. For plain Triton, the latency of one row is
 also measured with a client in Python that encodes each row, beside one that sends raw rows to Rankline. The client and
 the servers share the cores of one machine.
@@ -33,19 +36,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bench.harness.closed_loop import keep_in_flight
-from bench.harness.fixtures import MERLIN_MODEL, ROWS, export_with_merlin, infer_request, make_model, serving_workflow
+from bench.harness.fixtures import (
+    MERLIN_MODEL,
+    ROWS,
+    export_with_merlin,
+    has_histories,
+    infer_request,
+    make_model,
+    request_rows,
+    serving_workflow,
+)
 from bench.harness.interleaved import ask, first_output
 from bench.harness.report import Report, median_ratio, p50_ms, scratch_directory, take_turns
 from bench.peers.processes import Server, running
-from bench.peers.servers.scorer import DIRECTORY, KEYS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
+from bench.peers.servers.scorer import DIRECTORY, ENCODINGS, MODEL, SAVED_MODEL, TABLES, WORKFLOW, Scorer
 from bench.serving.http1 import Http1Connection
 from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import export_ensemble
-from rankline.serving.export.parity import plan_inputs
+from rankline.serving.export.parity import plan_inputs, rows_of
 from rankline.serving.loadtest.generator.transport import Connect
 from rankline.serving.loadtest.generator.worker_pool import Workers, connect
 from rankline.serving.loadtest.runs import Load, bottleneck
@@ -57,12 +70,15 @@ from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.triton.step import PLAN
 from rankline.terminal.console import note
 from rankline.workflows.core.errors import ParityError, ServerError, ServingError
-from rankline.workflows.nvt.compat import quiet_nvtabular
+from rankline.workflows.nvt.compat import ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import save_workflow
-from rankline.workflows.plan import Column, TransformPlan
+from rankline.workflows.plan import TransformPlan
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.schema.ragged import padded_tensors
+from rankline.workflows.schema.tensor_names import VALUES
+
+from merlin.dag import Graph  # isort: skip
 
 LOADS = tuple(
     Load(batch_size=rows, concurrency=in_flight) for rows, in_flight in ((1, 1), (1, 32), (1_024, 1), (16_384, 1))
@@ -106,21 +122,22 @@ MAINTAINED = {
     ),
 }
 _NVTABULAR_SERVER = Server(command=f"uvicorn bench.peers.servers.nvtabular_app:app {_UVICORN_OPTIONS}")
+_RECIPE = "movielens"
+_FASTEST = (FASTAPI, "asgi")
 _WARMUP_SHARE = 1 / 6  # warm-up before a turn, as a share of the turn
-_NUM_ROWS_SENT = 65_536  # total rows in the prebuilt requests of a load
+_NUM_ROWS_SENT, _MAX_REQUESTS = 65_536, 4_096  # in the prebuilt requests of a load
 _SAMPLE_EVERY = 8
 _SCORE_TOLERANCE = 1e-5
 _CLIENT_CALLS = 2_000
 _PROJECT = Path(__file__).parents[2]
 
 Array = npt.NDArray[Any]
-Columns = Mapping[str, Array]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
     connect: Connect  # see `Job`
-    encode: Callable[[Columns], bytes]  # converts columns to a request
+    encode: Callable[[pa.Table], bytes]  # converts rows to a request
     decode: Callable[[bytes], Array]  # converts a response to scores [num_rows]
 
 
@@ -143,19 +160,24 @@ Pairs = dict[str, dict[Load, Turns]]
 def run(
     repeats: int,
     *,
-    num_rows: int = ROWS,
+    recipe: str = _RECIPE,
+    num_rows: int | None = None,
     turn_s: float = 3.0,
     workers: int = cpu_count() or 1,
-    loads: Sequence[Load] = LOADS,
-    peers: Sequence[str] = (*MAINTAINED, PLAIN_TRITON, MERLIN, NVTABULAR),
+    loads: Sequence[Load] = (),
+    peers: Sequence[str] = (),
 ) -> Report:
+    num_rows = num_rows or (ROWS // 10 if has_histories(recipe) else ROWS)
+    loads = loads or (LOADS if recipe == _RECIPE else LOADS[:1])
+    peers = peers or ((*MAINTAINED, PLAIN_TRITON, MERLIN, NVTABULAR) if recipe == _RECIPE else _FASTEST)
     pairs: Pairs = {}
     left_out: dict[str, str] = {}
     with scratch_directory() as directory, ExitStack() as stack:
-        subject = _Subject.make(directory, num_rows)
+        subject = _Subject.make(directory, recipe, num_rows)
         url = stack.enter_context(EmbeddedServer(ServerConfig(repositories=(subject.ensemble.path,)))).endpoints.grpc
-        ours = _triton_side(url, subject.ensemble.name)
-        rows = _Rows.of(subject, url)
+        client = stack.enter_context(Client(url, subject.ensemble.name))
+        ours = Side(connect=partial(connect, "http2", url), encode=partial(_message, client), decode=first_output)
+        rows = _Rows(table=subject.rows, expected=client.predict(subject.rows))
         generator = stack.enter_context(Workers(1))
         client_ratio: dict[str, float] = {}
         for peer in peers:
@@ -171,7 +193,7 @@ def run(
         in_process = _in_process(subject, rows, loads, repeats)
         run_ratio = {}
         if one_row_ms := in_process[IN_PROCESS].get("p50_ms@1"):
-            run_ratio = {"run_over_in_process": _run_over_in_process(subject, rows, url, one_row_ms)}
+            run_ratio = {"run_over_in_process": _run_over_in_process(subject, rows, url, ours.encode, one_row_ms)}
     results = _results(pairs) | {peer: {} for peer in left_out} | in_process
     return Report(
         name="alternatives", results=results, ratios=_ratios(pairs) | client_ratio | run_ratio, left_out=left_out
@@ -186,14 +208,16 @@ class _Subject:
     files: Path  # of the scorer
     prepared: PreparedData
     trained: TrainedModel
+    rows: pa.Table  # raw, in one chunk
     ensemble: ExportedEnsemble
     two_steps: ExportedEnsemble  # the last step is the network alone
     scorer: Scorer
 
     @classmethod
-    def make(cls, directory: Path, num_rows: int) -> "_Subject":
-        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "unused")
+    def make(cls, directory: Path, recipe: str, num_rows: int) -> "_Subject":
+        workspace = Workspace(recipe=recipe, root=directory, repository=directory / "unused")
         prepared, trained = make_model(workspace, num_rows)
+        rows = request_rows(prepared)
         fused, two_steps = (
             export_ensemble(
                 prepared, trained, directory / name, ExportConfig(engine="onnx", fused=name == "fused"), name=name
@@ -203,65 +227,79 @@ class _Subject:
         first, last = two_steps.steps
         files = directory / "scorer"
         files.mkdir()
-        plan = TransformPlan.load(two_steps.path / first / "1" / PLAN)
-        _write_tables(plan, prepared.heldout().slice(0, 1), files)
+        _write_encodings(TransformPlan.load(two_steps.path / first / "1" / PLAN), prepared, rows, files)
         copy(two_steps.path / last / "1" / MODEL, files / MODEL)
         return cls(
             directory=directory,
             files=files,
             prepared=prepared,
             trained=trained,
+            rows=rows,
             ensemble=fused,
             two_steps=two_steps,
             scorer=Scorer(files),
         )
 
 
-def _write_tables(plan: TransformPlan, row: pa.Table, directory: Path) -> None:
-    """Write the scorer's dictionaries: the plan's result for each key, an unknown key and a missing value."""
-    keys, tables = dict[str, list[int]](), dict[str, Array]()
-    for name in dict.fromkeys(index.input for index in plan.indexes):
-        assert isinstance(name, str)
-        indexes = [index for index in plan.indexes if index.input == name]
-        known = np.unique(np.concatenate([np.flatnonzero(index.rows) + index.origin for index in indexes]))
-        keys[name] = known.tolist()
-        tried = pa.array([int(known[-1]) + 1, None, *keys[name]], pa.int64())
-        rows = pa.table(
-            {
-                spec.name: tried if spec.name == name else row[spec.name].take(pa.array(np.zeros(len(tried), int)))
-                for spec in plan.inputs
-            }
-        )
-        tensors = padded_tensors(plan.run(*plan_inputs(plan, rows)))
-        for column in plan.columns:
-            if isinstance(column, Column) and plan.indexes[column.index].input == name:
-                tables |= {f"{name}/{tensor.name}": tensors[tensor.name] for tensor in column.spec.tensors}
-    (directory / KEYS).write_text(json.dumps(keys))
+def _write_encodings(plan: TransformPlan, prepared: PreparedData, rows: pa.Table, directory: Path) -> None:
+    """Write what the scorer needs to encode rows: constants of numbers, and the plan's results for all other values."""
+    encodings: dict[str, Any] = {}
+    tables: dict[str, Array] = {}
+    scales = _scales(prepared)
+    for name in rows.column_names:
+        if name in scales:
+            encodings[name] = scales[name]
+            continue
+        column = rows[name].combine_chunks()
+        is_list = pa.types.is_list(column.type)
+        known = pc.unique(pc.drop_null(column.flatten() if is_list else column))
+        unknown = "none" if pa.types.is_string(known.type) else int(pc.max(known).as_py()) + 1
+        tried = pa.concat_arrays([pa.array([unknown, None], known.type), known])
+        if is_list:
+            tried = pa.ListArray.from_arrays(np.arange(len(tried) + 1, dtype=np.int32), tried)
+        one = rows.take(pa.array(np.zeros(len(tried), int))).set_column(rows.column_names.index(name), name, tried)
+        tensors = padded_tensors(plan.run(*plan_inputs(plan, rows_of(plan.inputs, one, len(one)))))
+        encodings[name] = {"keys": known.to_pylist(), "list": is_list}
+        for made in plan.columns:
+            if _roots(plan, made.source) != {name}:
+                continue
+            if is_list:
+                tables[f"{name}/{made.name}"] = tensors[made.name + VALUES]
+            else:
+                tables |= {f"{name}/{tensor.name}": tensors[tensor.name] for tensor in made.spec.tensors}
+    (directory / ENCODINGS).write_text(json.dumps(encodings))
     np.savez(directory / TABLES, allow_pickle=False, **tables)
+
+
+def _scales(prepared: PreparedData) -> dict[str, dict[str, float]]:
+    """Return the mean and the standard deviation of log(1 + x) for each of Criteo's numbers."""
+    with quiet_nvtabular():
+        found = [node.op for node in Graph.get_nodes_by_op_type([prepared.workflow().output_node], ops.Normalize)]
+    return {name: {"mean": float(op.means[name]), "std": float(op.stds[name])} for op in found for name in op.means}
+
+
+def _roots(plan: TransformPlan, source: str | int) -> set[str]:
+    """Return the raw columns that a result depends on."""
+    if isinstance(source, str):
+        return {source}
+    return set().union(*(_roots(plan, one) for one in plan.calls[source].inputs))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    columns: Columns
+    table: pa.Table
     expected: Array  # score of each row
 
-    @classmethod
-    def of(cls, subject: _Subject, url: str) -> "_Rows":
-        pool = subject.prepared.heldout().select(list(subject.prepared.inputs))
-        with Client(url, subject.ensemble.name) as client:
-            expected = client.predict(pool)
-        return cls(columns={name: pool[name].to_numpy() for name in pool.column_names}, expected=expected)
-
     def draws(self, batch_size: int) -> Array:
-        shape = (max(_NUM_ROWS_SENT // batch_size, 1), batch_size)
+        shape = (min(max(_NUM_ROWS_SENT // batch_size, 1), _MAX_REQUESTS), batch_size)
         return np.random.default_rng(0).integers(0, len(self.expected), shape)
 
-    def take(self, rows: Array) -> dict[str, Array]:
-        return {name: column[rows] for name, column in self.columns.items()}
+    def take(self, rows: Array) -> pa.Table:
+        return self.table.take(pa.array(rows))
 
 
-def _lists(columns: Columns) -> dict[str, list[Any]]:
-    return {name: values.tolist() for name, values in columns.items()}
+def _arrays(rows: pa.Table) -> dict[str, Array]:
+    return {name: rows[name].to_numpy() for name in rows.column_names}
 
 
 # --- The sides
@@ -270,16 +308,22 @@ def _lists(columns: Columns) -> dict[str, list[Any]]:
 def _triton_side(url: str, model: str, row_shape: tuple[int, ...] = (1,), scorer: Scorer | None = None) -> Side:
     """Return a side that is sent tensors over gRPC, encoded by the scorer if there is one."""
 
-    def encode(columns: Columns) -> bytes:
-        return infer_request(model, scorer.encode(_lists(columns)) if scorer else columns, row_shape)
+    def encode(rows: pa.Table) -> bytes:
+        return infer_request(model, scorer.encode(rows.to_pydict()) if scorer else _arrays(rows), row_shape)
 
     return Side(connect=partial(connect, "http2", url), encode=encode, decode=first_output)
 
 
-def _http_side(url: str, encode: Callable[[Columns], Any], answer: str) -> Side:
+def _message(client: Client, rows: pa.Table) -> bytes:
+    (request,) = client.prepare(rows).messages
+    message: bytes = request.SerializeToString()
+    return message
+
+
+def _http_side(url: str, key: str, answer: str) -> Side:
     return Side(
         connect=partial(Http1Connection, url),
-        encode=lambda columns: json.dumps(encode(columns)).encode(),
+        encode=lambda rows: json.dumps({key: rows.to_pydict()}).encode(),
         decode=lambda body: np.asarray(json.loads(body)[answer], np.float32),
     )
 
@@ -289,8 +333,8 @@ def _side_of(peer: str, address: str) -> Side:
     if not server.path:
         return _triton_side(address, "scorer")
     if peer == MLFLOW:
-        return _http_side(f"{address}{server.path}", lambda columns: {"inputs": _lists(columns)}, "predictions")
-    return _http_side(f"{address}{server.path}", lambda columns: {"columns": _lists(columns)}, "scores")
+        return _http_side(f"{address}{server.path}", "inputs", "predictions")
+    return _http_side(f"{address}{server.path}", "columns", "scores")
 
 
 @contextmanager
@@ -323,17 +367,17 @@ def _served(peer: str, subject: _Subject, rows: _Rows, workers: int) -> Iterator
         yield _side_of(peer, address), address
 
 
-def _answers(side: Side, columns: Columns) -> bool:
+def _answers(side: Side, rows: pa.Table) -> bool:
     try:
         with closing(side.connect()) as connection:
-            ask(connection, side.encode(columns))
+            ask(connection, side.encode(rows))
     except (OSError, ServerError, ServingError):
         return False
     return True
 
 
 def _save_with_mlflow(subject: _Subject) -> None:
-    rows = subject.prepared.heldout().select(list(subject.prepared.inputs)).slice(0, 2).to_pandas()
+    rows = subject.rows.slice(0, 2).to_pandas()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about type hints, and integers, which ids are
         import mlflow.pyfunc
@@ -391,10 +435,10 @@ def _compare(side: str, scores: Iterable[tuple[Array, Array]]) -> None:
 def _with_encoding(subject: _Subject, rows: _Rows, ours: str, theirs: str, repeats: int) -> dict[str, float]:
     """Measure one row with clients that build each request themselves. That of plain Triton also encodes the row."""
     taken = [rows.take(drawn) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
-    lists = [_lists(columns) for columns in taken]
+    lists = [one.to_pydict() for one in taken]
     step, encode = subject.two_steps.steps[-1], subject.scorer.encode
     with closing(connect("http2", ours)) as first, closing(connect("http2", theirs)) as second:
-        raw, encoded = cycle(taken), cycle(lists)
+        raw, encoded = cycle([_arrays(one) for one in taken]), cycle(lists)
         sides: dict[str, Callable[[], object]] = {
             OURS: lambda: ask(first, infer_request(subject.ensemble.name, next(raw), (1,))),
             PLAIN_TRITON: lambda: ask(second, infer_request(step, encode(next(encoded)), ())),
@@ -408,7 +452,7 @@ def _in_process(subject: _Subject, rows: _Rows, loads: Sequence[Load], repeats: 
     scorers = {IN_PROCESS: subject.scorer, f"{IN_PROCESS}, all cores": Scorer(subject.files, cpu_count() or 1)}
     results: dict[str, dict[str, float]] = {name: {} for name in scorers}
     for size in (load.batch_size for load in loads if load.concurrency == 1):
-        requests = [_lists(rows.take(drawn)) for drawn in rows.draws(size)]
+        requests = [rows.take(drawn).to_pydict() for drawn in rows.draws(size)]
         calls = {name: partial(_score_next, scorer, cycle(requests)) for name, scorer in scorers.items()}
         num_calls = max(_CLIENT_CALLS // size, 20)
         turns = take_turns({name: partial(p50_ms, call, num_calls) for name, call in calls.items()}, repeats)
@@ -418,9 +462,11 @@ def _in_process(subject: _Subject, rows: _Rows, loads: Sequence[Load], repeats: 
     return results
 
 
-def _run_over_in_process(subject: _Subject, rows: _Rows, url: str, in_process_ms: float) -> float:
+def _run_over_in_process(
+    subject: _Subject, rows: _Rows, url: str, encode: Callable[[pa.Table], bytes], in_process_ms: float
+) -> float:
     """Return the backend's mean time for the plan and the model of one row, over that of the scorer."""
-    messages = [infer_request(subject.ensemble.name, rows.take(drawn), (1,)) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
+    messages = [encode(rows.take(drawn)) for drawn in rows.draws(1)[:_CLIENT_CALLS]]
     with closing(connect("http2", url)) as connection, closing(Statistics(url, subject.ensemble.name)) as statistics_of:
         for message in messages:
             ask(connection, message)

@@ -44,11 +44,12 @@ def run(
     left_out: dict[str, str] = {}
     with scratch_directory() as directory:
         write_rows(directory, num_rows)
+        peak_mb: dict[str, float] = {}
         sides: dict[str, Turn] = {}
         for name in peers:
             try:
-                _rate(name, directory, max_turn_s=0.0)  # installs and converts
-                sides[name] = partial(_rate, name, directory, max_turn_s)
+                _rate(name, directory, 0.0, peak_mb)  # installs and converts
+                sides[name] = partial(_rate, name, directory, max_turn_s, peak_mb)
             except ConfigError as error:
                 note(f"{name} was left out: {error}")
                 left_out[name] = str(error)
@@ -56,14 +57,15 @@ def run(
     others = [name for name in sides if name != _OURS]
     ratios = {f"vs_{_key(name)}": median_ratio(rates, _OURS, name) for name in others}
     ratios["vs_best_loader"] = min(ratios.values())
-    return Report(name="loaders", results=medians(rates, "rows_per_s"), ratios=ratios, left_out=left_out)
+    results = {side: {**rate, "peak_mb": peak_mb[side]} for side, rate in medians(rates, "rows_per_s").items()}
+    return Report(name="loaders", results=results, ratios=ratios, left_out=left_out)
 
 
 def _key(name: str) -> str:
     return name.lower().replace(",", "").replace(".", "_").replace(" ", "_")
 
 
-def _rate(name: str, directory: Path, max_turn_s: float) -> float:
+def _rate(name: str, directory: Path, max_turn_s: float, peak_mb: dict[str, float]) -> float:
     script, packages, options = PEERS[name]
     python = [sys.executable] if packages is None else python_with(*packages)
     cache = directory / "caches" / Path(script).stem
@@ -75,4 +77,6 @@ def _rate(name: str, directory: Path, max_turn_s: float) -> float:
         raise ConfigError(f"it failed: {error.stderr.strip()[-300:]}") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(f"it took more than {_TIMEOUT_S:.0f} s.") from None
-    return float(json.loads(done.stdout.strip().splitlines()[-1]))
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    peak_mb[name] = found["peak_mb"]
+    return found["rows_per_s"]

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,7 +14,7 @@ from bench.harness.fixtures import make_model
 from bench.harness.report import Report
 from bench.harness.scaling_curve import curve, svg
 from bench.peers.processes import Server
-from bench.serving import alternatives, client, foreign, promotion, scaling, serving, tune, wide
+from bench.serving import alternatives, client, crosscheck, foreign, promotion, scaling, serving, tune, wide
 from rankline.recipes.workspace import Workspace
 from rankline.serving.loadtest.serving_config import Effort
 from rankline.workflows.preprocess.prepared_data import PreparedData
@@ -42,7 +43,7 @@ def made_once(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
             shutil.copytree(ours, theirs, symlinks=True, dirs_exist_ok=True)
         return PreparedData.load(workspace.prepared), TrainedModel.load(workspace.model)
 
-    for module in (alternatives, promotion, scaling, serving, tune):
+    for module in (alternatives, crosscheck, promotion, scaling, serving, tune):
         monkeypatch.setattr(module, "make_model", copied)
 
 
@@ -104,7 +105,8 @@ def test_latency_is_measured_at_rates_up_to_the_peak(monkeypatch: pytest.MonkeyP
     assert report.ratios["knee_requests_per_s_1_core"] > 0
     cost = report.ratios["cents_per_million_scores_1_core@1"]
     assert cost == pytest.approx(1e6 / report.ratios["knee_requests_per_s_1_core"] / 3600 * 4.5)
-    assert "knee, 1 core" in svg(report.results)
+    drawn = ElementTree.fromstring(svg(report.results))  # well-formed
+    assert "knee, 1 core" in "".join(drawn.itertext())
 
 
 @pytest.mark.usefixtures("made_once")
@@ -122,6 +124,34 @@ def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
         replace(report, results=results),
         sides=["rankline", *peers, "in process", "in process, all cores"],
         ratios=["run_over_in_process", *(f"p50_vs_{name}" for name in ratios)],
+    )
+
+
+@pytest.mark.parametrize("recipe", ["criteo-dlrm", "amazon-sim"])
+def test_peers_score_other_recipes_as_the_server_does(recipe: str) -> None:
+    """The benchmark itself compares the scores of all sides."""
+    report = alternatives.run(1, recipe=recipe, num_rows=3_000, turn_s=0.3, workers=1, peers=["asgi"])
+    check_report(
+        report,
+        sides=["rankline", "asgi", "in process", "in process, all cores"],
+        ratios=["p50_vs_best_peer", "p50_vs_asgi", "run_over_in_process"],
+    )
+
+
+@pytest.mark.usefixtures("made_once")
+def test_three_tools_measure_the_same_server() -> None:
+    report = crosscheck.run(1, seconds=0.5)
+    metrics = [f"{level}_ms_at_{load}" for load in ("1", "500_per_s") for level in ("p50", "p99")]
+    tools = {"perf_analyzer", "loadgen"} - {side.lower() for side in report.left_out}
+    assert "loadgen" in tools
+    check_report(
+        replace(report, results={side: figures for side, figures in report.results.items() if figures}),
+        sides=[
+            "rankline",
+            "rankline, grpcio",
+            *(side for side in ("perf_analyzer", "LoadGen") if side.lower() in tools),
+        ],
+        ratios=["p50_difference", "p99_difference", *(f"{tool}_{metric}" for tool in tools for metric in metrics)],
     )
 
 
