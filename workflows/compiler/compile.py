@@ -120,6 +120,8 @@ def _called(kind: type) -> str:
 
 def _input_spec(name: str, schema: Any) -> ColumnSpec:
     dtype = np.dtype(schema.dtype.to_numpy)
+    if dtype.kind == "U":  # text that Dask converted to Arrow's strings, as it does unless `dask_options` is imported
+        dtype = np.dtype(object)
     if dtype.kind not in "iufbO":
         remedy = "Fit the workflow on int64 microseconds since 1970" if dtype.kind in "mM" else "Convert it in the data"
         raise LoweringError(f"input {name!r} is {dtype}, expected numbers or strings. {remedy}.")

@@ -53,7 +53,7 @@ def chosen(
     learners: Sequence[Learner], rows: Rows, deadline: Deadline, say: Callable[[str, float], None] = lambda _, __: None
 ) -> Choice:
     """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better; with fewer than
-    `_FEW_ROWS` rows held out, if it is better at all.
+    `_FEW_ROWS` rows, if it is better at all.
 
     The first learner must be the cheapest. It is chosen if nothing can be compared. Ctrl-C ends the comparison and
     chooses among the learners compared by then.
@@ -84,7 +84,8 @@ def chosen(
         return Choice(weights={first: 1.0}, candidates=candidates, reason=f"{first} was trained, because {why}")
     is_held = ~np.any([np.isnan(of_learner[:, 0]) for of_learner in scored.values()], axis=0)
     held = rows.take(np.flatnonzero(is_held))
-    judged = _Judged(held, {name: of_learner[is_held] for name, of_learner in scored.items()})
+    scores = {name: of_learner[is_held] for name, of_learner in scored.items()}
+    judged = _Judged(held, scores, is_few=len(rows) < _FEW_ROWS)
     weights, reason = judged.best()
     return Choice(weights=weights, reason=reason, candidates=judged.candidates(weights, problems))
 
@@ -105,10 +106,10 @@ def _parts(rows: Rows) -> Sequence[Fold]:
 
 
 class _Judged:
-    """The scores of learners for the rows held out."""
+    """The scores of learners for the rows held out, of few or of many."""
 
-    def __init__(self, held: Rows, scores: Mapping[str, Floats]) -> None:
-        self._held, self._scores = held, scores
+    def __init__(self, held: Rows, scores: Mapping[str, Floats], *, is_few: bool) -> None:
+        self._held, self._scores, self._is_few = held, scores, is_few
         numbers = fold_numbers(held, _NUM_PARTS)
         self._numbers = [np.flatnonzero(numbers == number) for number in range(_NUM_PARTS)]
         self._errors = {name: self._error(own) for name, own in scores.items()}
@@ -134,7 +135,7 @@ class _Judged:
         weights = {name: count / best_counts.total() for name, count in best_counts.items()}
         if len(weights) > 1:
             blend: Floats = np.sum([share * self._scores[name] for name, share in weights.items()], axis=0)
-            if len(self._held) < _FEW_ROWS or self._is_better(blend, single):
+            if self._is_few or self._is_better(blend, single):
                 parts = " + ".join(f"{share:.0%} {name}" for name, share in weights.items())
                 return weights, self._reason(parts, best, {f"{single} alone": self._errors[single]})
         others = {name: error for name, error in self._errors.items() if name != single}

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,6 +47,15 @@ def test_numbers_pass_through_unchanged(tmp_path: Path) -> None:
     plan = compile_workflow(workflow)
     assert (plan.indexes, plan.steps) == ((), ())
     assert_same(workflow, plan, ROWS[["a", "x"]])
+
+
+def test_text_of_a_workflow_fitted_without_rankline_is_text() -> None:
+    """Unless `dask_options` is imported, Dask converts text to Arrow's strings, whose dtype is not object."""
+    with quiet_nvtabular(), dask.config.set({"dataframe.convert-string": True}):
+        workflow = nvt.Workflow(["w"] >> ops.Categorify())
+        workflow.fit(nvt.Dataset(ROWS))
+    assert np.dtype(workflow.input_schema["w"].dtype.to_numpy).kind == "U"
+    assert [spec.dtype for spec in compile_workflow(workflow).inputs] == ["object"]
 
 
 def test_columns_of_one_join_share_an_index(tmp_path: Path) -> None:

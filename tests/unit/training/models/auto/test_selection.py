@@ -73,13 +73,16 @@ def test_independent_errors_are_blended_by_their_size() -> None:
 @pytest.mark.parametrize(("share", "best"), [(0.99, "catboost"), (0.7, "other")])
 def test_another_learner_must_be_clearly_better_than_catboost(share: float, best: str) -> None:
     scale = share * NOISE[0].std() / NOISE[1].std()
-    judged = _Judged(ROWS, {"other": noisy(1, scale=scale), "catboost": noisy(0)})
+    judged = _Judged(ROWS, {"other": noisy(1, scale=scale), "catboost": noisy(0)}, is_few=False)
     assert judged._best_single() == best
 
 
 def test_a_blend_on_few_rows_need_not_be_significantly_better(monkeypatch: pytest.MonkeyPatch) -> None:
     learners = [Known("a", noisy(0)), Known("b", noisy(1, scale=7.0))]
     assert chosen(learners, ROWS, LATER).weights == {"a": 1.0}
+    partly = [Known("a", noisy(0)), Known("b", noisy(1, scale=7.0))]
+    partly[1].max_folds = 1  # for lack of time
+    assert chosen(partly, ROWS, LATER).weights == {"a": 1.0}
     monkeypatch.setattr(selection, "_FEW_ROWS", len(ROWS) + 1)
     assert sorted(chosen(learners, ROWS, LATER).weights) == ["a", "b"]
 
