@@ -39,8 +39,8 @@ def predict_command(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE|--COLUMN VALUE",
-            help="Recipe or ensemble name [default: movielens], followed by one row as options: one --COLUMN VALUE "
-            "pair per column.",
+            help="Recipe or ensemble, movielens by default, followed by one row as options: one --COLUMN VALUE pair "
+            "per column.",
             autocompletion=recipes,
         ),
     ] = None,

@@ -156,7 +156,8 @@ class RunReport:
         """Describe the speed for the terminal: the smallest and the fastest load."""
         shown = {id(one): one for one in (self._smallest, self._fastest) if one is not None}
         for one in shown.values():
-            figures = [f"{one.load.words:<14} {plain(one.value('p50_ms') or 0):>6} ms"]
+            p50 = one.value("p50_ms")  # None for too few answers
+            figures = [f"{one.load.words:<14} {'–' if p50 is None else plain(p50):>6} ms"]
             if (p99 := one.value("p99_ms")) is not None:
                 figures.append(f"99 % within {plain(p99)} ms")
             yield "   ".join([*figures, f"{plain(one.rows_per_s)} rows/s"])

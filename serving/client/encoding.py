@@ -291,7 +291,7 @@ def _remedy(column: pa.Array, name: str) -> str:
             f" If {first!r} is a time, pass timestamps, such as those from pandas.read_csv(..., "
             f"parse_dates=[{name!r}]), or microseconds since 1970 in UTC."
         )
-    return f" Convert strings such as {first!r} to numbers first, with pandas.to_numeric."
+    return f" Convert strings such as {first!r} to numbers or booleans first."
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:

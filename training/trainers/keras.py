@@ -22,6 +22,7 @@ from rankline.training.export.saved_model import split_at_features
 from rankline.training.trainers.base import Array, Batches, Trainer, check_state, share_of_sample
 from rankline.training.trainers.keras_optimizers import OPTIMIZERS, LossScale, ScheduledRate, divided, make_optimizer
 from rankline.training.trainers.lr_schedule import LearningRateSchedule, check_optimizer
+from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.schema.feature_spec import NEGATIVES, FeatureSpec
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, Head
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
@@ -60,6 +61,7 @@ class TensorFlowTrainer(Trainer):
         variables = list[Any]()
         model = partial(config.model.build, spec, step)
         self.model = _built(model, "float32", keep=variables)
+        _check_network(self.model, config.model.network, spec.heads)
         self._scorer = self._learner = _Network(self.model, spec.heads, xla=config.xla)
         if config.precision != "float32":
             twin = _built(model, f"mixed_{config.precision}", take=variables)
@@ -335,6 +337,18 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
         precision.set_global_policy(policy_before)
         if not had_generators:
             random.disable_tf_random_generator()
+
+
+def _check_network(model: Any, network: str, heads: Sequence[Head]) -> None:
+    """Check what a network's function returned, which may be a user's."""
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"network {network!r} returned a {type(model).__name__}, expected a tf_keras.Model.")
+    found, expected = [output.shape[-1] for output in model.outputs], [head.width for head in heads]
+    if len(heads) == 1:
+        expected *= len(found)  # all are fitted to the label
+    if found != expected:
+        labels = ", ".join(f"{head.width} for {head.column!r}" for head in heads)
+        raise ConfigError(f"network {network!r} has outputs of widths {found}, expected {labels} (see `head.width`).")
 
 
 def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:

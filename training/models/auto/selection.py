@@ -84,8 +84,8 @@ def chosen(
         return Choice(weights={first: 1.0}, candidates=candidates, reason=f"{first} was trained, because {why}")
     is_held = ~np.any([np.isnan(of_learner[:, 0]) for of_learner in scored.values()], axis=0)
     held = rows.take(np.flatnonzero(is_held))
-    scores = {name: of_learner[is_held] for name, of_learner in scored.items()}
-    judged = _Judged(held, scores, is_few=len(rows) < _FEW_ROWS)
+    of_held = {name: of_learner[is_held] for name, of_learner in scored.items()}
+    judged = _Judged(held, of_held, is_few=len(rows) < _FEW_ROWS)
     weights, reason = judged.best()
     return Choice(weights=weights, reason=reason, candidates=judged.candidates(weights, problems))
 

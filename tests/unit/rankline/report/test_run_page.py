@@ -8,6 +8,7 @@ import pytest
 from rankline.report.analysis import analyze
 from rankline.report.run_page import RunReport
 from rankline.serving.loadtest.runs import Load
+from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.training.evaluation import quality
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import KIND, TrainedModel
@@ -126,6 +127,9 @@ def test_terminal_lines_say_quality_and_speed(found: RunReport) -> None:
     assert re.fullmatch(r"the mean score is [\d.]+% (above|below) the mean label", calibration)
     lines = list(found.speed_lines())
     assert [line.split("  ")[0] for line in lines] == ["1 row", "64 rows"]
+    few = {**found.bench.bench[0].metrics, "p50_ms": Estimate()}
+    bench = replace(found.bench, bench=(replace(found.bench.bench[0], metrics=few),))
+    assert "– ms" in next(replace(found, bench=bench).speed_lines())
 
 
 def test_notebooks_show_models_ensembles_and_reports(found: RunReport) -> None:

@@ -1,7 +1,9 @@
 """What is of one framework alone; the rest is in test_trainer_contract.py."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import torch
 
 from rankline.training.config.train import TrainConfig
 from rankline.training.export.saved_model import load_signature
+from rankline.training.models.base import embedded, keras_inputs
+from rankline.training.models.config import StepConfig
 from rankline.training.models.tabular import MLPConfig, TorchMLPConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.training.trainers.torch import TorchTrainer
@@ -104,3 +108,23 @@ def test_torch_trainer_refuses_what_only_tensorflow_does(spec: FeatureSpec) -> N
         TorchTrainer.check(converted, TORCH)
     with pytest.raises(ConfigError, match="deterministic kernels are available only for TensorFlow models"):
         TorchTrainer.deterministic()
+
+
+def no_network(_spec: FeatureSpec, _config: MLPConfig, _step: StepConfig) -> None: ...
+
+
+def two_outputs_of_one_head(spec: FeatureSpec, config: MLPConfig, step: StepConfig) -> Any:
+    inputs = keras_inputs(spec)
+    return keras.Model(inputs, keras.layers.Dense(2)(embedded(inputs, spec, config, step)))
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [(no_network, "returned a NoneType"), (two_outputs_of_one_head, r"widths \[2\], expected 1 for 'rating'")],
+)
+def test_network_of_a_user_must_fit_the_heads(
+    spec: FeatureSpec, function: Callable[..., Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MLPConfig, "network", f"{__name__}:{function.__name__}")
+    with pytest.raises(ConfigError, match=problem):
+        TensorFlowTrainer(spec, CONFIG, NUM_STEPS)

@@ -49,11 +49,10 @@ def test_numbers_pass_through_unchanged(tmp_path: Path) -> None:
     assert_same(workflow, plan, ROWS[["a", "x"]])
 
 
-def test_text_of_a_workflow_fitted_without_rankline_is_text() -> None:
+def test_text_of_a_workflow_fitted_without_rankline_is_text(tmp_path: Path) -> None:
     """Unless `dask_options` is imported, Dask converts text to Arrow's strings, whose dtype is not object."""
-    with quiet_nvtabular(), dask.config.set({"dataframe.convert-string": True}):
-        workflow = nvt.Workflow(["w"] >> ops.Categorify())
-        workflow.fit(nvt.Dataset(ROWS))
+    with dask.config.set({"dataframe.convert-string": True}):
+        workflow = fitted(lambda: ["w"] >> ops.Categorify(), ROWS, tmp_path)
     assert np.dtype(workflow.input_schema["w"].dtype.to_numpy).kind == "U"
     assert [spec.dtype for spec in compile_workflow(workflow).inputs] == ["object"]
 
