@@ -325,6 +325,8 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[Sequence[Labels], Mapping[str, int]]:
     encoder = _Encoder(files.workflow if task.heldout is None else files.heldout_workflow)
     has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
+    if lacking := [name for name in files.labels if name not in encoder.schema.names]:
+        raise ConfigError(f"the workflow does not output the label {lacking[0]!r}. Add it to the recipe's graph.")
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
     with TemporaryDirectory(dir=files.scratch) as scratch:  # unique per attempt, because a task may run twice

@@ -152,6 +152,12 @@ def test_labels_other_than_0_and_1_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_graph_without_the_label_is_refused(raw: RawData, tmp_path: Path) -> None:
+    unlabelled = replace(MOVIELENS, graph=lambda *_: nvt.Workflow(["userId", "movieId"] >> ops.Categorify()))
+    with pytest.raises(ConfigError, match="the workflow does not output the label 'rating'"):
+        prepare(unlabelled, raw, tmp_path / "prepared")
+
+
 def test_truncated_parquet_is_found_on_loading(copied: PreparedData) -> None:
     damaged = copied.path / "train" / "part-001.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-100])
