@@ -121,7 +121,7 @@ def export_command(
     say_active(ensemble, f"version {ensemble.version} does not meet --if-better" if promote else "--no-promote")
     if bounds and not ensemble.is_active:
         raise typer.Exit(1)
-    if model:
+    if model and ensemble.is_active:  # the commands below use the active version
         _show_next(str(name), str(sample), work_dir, repository)
 
 

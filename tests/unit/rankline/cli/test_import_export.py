@@ -79,6 +79,7 @@ def test_renamed_outputs_are_named_and_so_is_a_model_in_memory(place: Path) -> N
     tf.saved_model.save(other, str(place / "other"), signatures={"serving_default": score})
     done = call("export --model other --sample rows.csv --name renamed --no-promote")
     assert done.exit_code == 0, done.output
+    assert "rankline predict" not in done.output  # it would use version 1
     assert "the outputs are named dense_2, but those of the active version 1 click" in done.output.replace("\n", " ")
     with pytest.raises(ConfigError, match=r"the model is a Module object, expected a path or a merlin-systems graph"):
         export(model=other, sample="rows.csv", name="renamed")
