@@ -103,7 +103,7 @@ _TARGETS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
         "p50_vs_plain_triton": "≥ 1",
         "concurrent_vs_best_peer": (
             "≥ 2.5",
-            "Triton itself: serving the network alone, with rows encoded beforehand, it is 2.2 times as fast as that "
+            "Triton itself: serving the network alone, with rows encoded in advance, it is 2.2 times as fast as that "
             "peer.",
         ),
         "throughput_vs_best_peer": (
