@@ -58,6 +58,18 @@ def _fill(_app: Any, page: str, source: list[str]) -> None:
     source[0] = _MADE.sub(lambda found: getattr(from_program, found[1])(), text)
 
 
+def _repair(_app: Any, _page: str, _template: str, context: dict[str, Any], _document: Any) -> None:
+    """Add what screen readers and keyboards need: levels of headings, and focus for code and tables that scroll."""
+    for part, plain, repaired in (
+        ("body", "<pre>", '<pre tabindex="0">'),
+        ("body", '<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
+        ("furo_navigation_tree", 'role="heading"', 'role="heading" aria-level="2"'),
+    ):
+        if part in context:
+            context[part] = context[part].replace(plain, repaired)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _fill)
+    app.connect("html-page-context", _repair, priority=900)  # after the theme

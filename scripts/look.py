@@ -22,6 +22,9 @@ CLIPPED = """() => [...document.querySelectorAll("h1, h2, h3, h4, p, td, th, li,
         const svg = one.closest("svg");
         const frame = svg ? svg.getBoundingClientRect() : null;
         const beyond = frame && box.width && (box.left < frame.left - 1 || box.right > frame.right + 1);
+        if (one.closest("aside") || !one.textContent.trim()) return false;  // the site's drawers, until they are opened
+        for (let up = one.parentElement; up; up = up.parentElement)
+            if (["auto", "scroll"].includes(getComputedStyle(up).overflowX)) return false;  // a wide table scrolls
         return box.width && (beyond || box.right > window.innerWidth + 1 || box.left < -1);
     })
     .map(one => one.textContent.trim().slice(0, 60))"""
