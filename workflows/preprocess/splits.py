@@ -134,6 +134,8 @@ def random_split(num_rows: int, valid_share: float, seed: int) -> tuple[Rows, Ro
     The validation share is rounded up to whole rows.
     """
     num_train = _num_train(num_rows, valid_share)
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}, expected a nonnegative integer.")
     order = np.random.default_rng(seed).permutation(num_rows)
     return order[:num_train], order[num_train:]
 
@@ -193,6 +195,8 @@ def _rows_before_last_periods(periods: Sequence[int], num_wanted: int) -> int:
 
 
 def _num_train(num_rows: int, valid_share: float) -> int:
+    if not 0 < valid_share < 1:
+        raise ConfigError(f"the validation share is {valid_share}, expected a number between 0 and 1, e.g. 0.2.")
     # 10 * (1 - 0.9) is 0.9999999999999998; rounding first avoids losing a row.
     num_train = int(round(num_rows * (1 - valid_share), 6))
     if not 0 < num_train < num_rows:

@@ -30,6 +30,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("criteo")
     shorter = f"--rows 8000 --json result.json --batch-sizes 1 {shlex.join(DLRM)}"
     said = typed(f"{RUN} {shorter}", path)
+    assert "criteo-dlrm, version 1: trained, served and measured" in said
     assert "recommend" not in said  # it has no items
     clicks = pd.read_csv(path / DAYS / "day_0", sep="\t", names=COLUMNS, dtype=str, nrows=100)
     clicks.drop(columns=LABEL).to_csv(path / "clicks.csv", index=False)

@@ -51,6 +51,12 @@ def test_time_split_validates_on_the_latest_rows_and_keeps_the_order_of_ties(tim
     assert order == sorted(order)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0, math.nan])
+def test_share_outside_0_to_1_is_refused(share):
+    with pytest.raises(ConfigError, match="expected a number between 0 and 1"):
+        random_split(100, share, 1)
+
+
 @pytest.mark.parametrize(("num_rows", "share"), [(0, 0.2), (1, 0.2), (3, 0.9)])
 def test_empty_part_is_refused(num_rows, share):
     with pytest.raises(ConfigError, match="expected rows in both parts"):
