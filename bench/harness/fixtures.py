@@ -21,6 +21,7 @@ from rankline.serving.engines.merlin_operators import Ensemble, TransformWorkflo
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.runner import measure
+from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.terminal.console import Stages
 from rankline.training.config.train import TrainConfig
 from rankline.training.models.tabular import DLRMConfig
@@ -75,6 +76,18 @@ def _source(recipe: Recipe, num_rows: int) -> SourceConfig:
 def serving_workflow(prepared: PreparedData) -> Any:
     with quiet_nvtabular():
         return prepared.workflow().remove_inputs([label.name for label in prepared.spec.labels])
+
+
+def make_demo(directory: Path) -> tuple[PreparedData, ExportedEnsemble]:
+    """Generate the demo's rows, train its model for one epoch, and export it, all in `directory`."""
+    workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
+    prepared, _ = make_model(workspace)
+    return prepared, ExportedEnsemble.load(workspace.ensemble)
+
+
+def usual_rows(recipe: str) -> int:
+    """Return how many rows to generate. Rows with histories take longer, so there are fewer of them."""
+    return ROWS // 10 if has_histories(recipe) else ROWS
 
 
 def has_histories(recipe: str) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from rankline.serving.server.ports import free_port
-from rankline.workflows.core.errors import ServerError
+from rankline.workflows.core.errors import ConfigError, ServerError
 
 _PROJECT = Path(__file__).parents[2]
 _POLL_INTERVAL_S = 0.2
@@ -29,6 +29,34 @@ def python_with(*packages: str) -> list[str]:
     uv = str(Path(sys.executable).with_name("uv"))
     options = [option for package in packages for option in ("--with", package)]
     return [uv, "run", "--quiet", "--no-project", "--python", sys.executable, *options, "python"]
+
+
+def output_of(
+    command: Sequence[object],
+    *,
+    timeout_s: float = _INSTALL_TIMEOUT_S,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command to its end, and return what it prints.
+
+    Raises:
+        ConfigError: it cannot be run, fails, or takes too long.
+    """
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=cwd,
+            env={**os.environ, **(variables or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"it cannot run: {error}.") from None
+    if done.returncode:
+        raise ConfigError(f"it failed: {(done.stderr or done.stdout).strip()[-500:]}")
+    return done.stdout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +123,7 @@ def running(
 
 
 def _install(name: str, server: Server) -> None:
-    command: Sequence[str] = [*server.python(), "-c", "pass"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServerError(f"{name} cannot be installed: {error}.") from None
-    if done.returncode:
-        raise ServerError(f"{name} cannot be installed: {done.stderr.strip()[-300:]}")
+        output_of([*server.python(), "-c", "pass"])
+    except ConfigError as error:
+        raise ServerError(f"{name} cannot be installed: {error}") from None

@@ -41,13 +41,12 @@ import pyarrow.compute as pc
 from bench.harness.closed_loop import keep_in_flight
 from bench.harness.fixtures import (
     MERLIN_MODEL,
-    ROWS,
     export_with_merlin,
-    has_histories,
     infer_request,
     make_model,
     request_rows,
     serving_workflow,
+    usual_rows,
 )
 from bench.harness.interleaved import ask, first_output
 from bench.harness.report import Report, median_ratio, p50_ms, scratch_directory, take_turns
@@ -167,7 +166,7 @@ def run(
     loads: Sequence[Load] = (),
     peers: Sequence[str] = (),
 ) -> Report:
-    num_rows = num_rows or (ROWS // 10 if has_histories(recipe) else ROWS)
+    num_rows = num_rows or usual_rows(recipe)
     loads = loads or (LOADS if recipe == _RECIPE else LOADS[:1])
     peers = peers or ((*MAINTAINED, PLAIN_TRITON, MERLIN, NVTABULAR) if recipe == _RECIPE else _FASTEST)
     pairs: Pairs = {}

@@ -15,23 +15,22 @@ import json
 import math
 import os
 import platform
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.harness.fixtures import make_model
+from bench.harness.fixtures import make_demo
 from bench.harness.report import Report, median_ratio, medians_of, scratch_directory
-from rankline.recipes.workspace import Workspace
+from bench.peers.processes import output_of
 from rankline.serving.client import Client
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.runner import measure
-from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
 from rankline.terminal.console import note
@@ -39,11 +38,11 @@ from rankline.workflows.core.errors import ConfigError
 
 RATE_PER_S = 500
 OURS, OURS_GRPCIO, PERF_ANALYZER, LOADGEN = "rankline", "rankline, grpcio", "perf_analyzer", "LoadGen"
-_PACKAGES = ("perf-analyzer==2.60.0", "mlcommons-loadgen==6.0.17")
+_PERF_ANALYZER_PACKAGE, _LOADGEN_PACKAGE = "perf-analyzer==2.60.0", "mlcommons-loadgen==6.0.17"
 _GLIBC = (2, 38)
 _SUITE = "trixie"
 _ROOT = Path(__file__).parents[2]
-_TIMEOUT_S = 900.0
+_SCRIPT = _ROOT / "bench" / "peers" / "loadgen.py"
 _NUM_ROWS = 4_096
 _STABILITY_PERCENT = 25  # on a shared machine, windows often differ by more than the default, 10
 
@@ -58,28 +57,27 @@ def run(repeats: int, *, seconds: float = 6.0) -> Report:
     turns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     left_out: dict[str, str] = {}
     with scratch_directory() as directory:
-        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
-        prepared, _ = make_model(workspace)
+        prepared, ensemble = make_demo(directory)
         rows = prepared.heldout().select(list(prepared.inputs)).slice(0, _NUM_ROWS).combine_chunks()
-        ensemble = ExportedEnsemble.load(workspace.ensemble)
-        _install(directory)
         with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
             sides: dict[str, _Tool] = {
                 OURS: partial(_load_test, client, rows, "http2", seconds),
                 OURS_GRPCIO: partial(_load_test, client, rows, "grpcio", seconds),
-                PERF_ANALYZER: partial(_perf_analyzer, client, rows, directory, seconds),
-                LOADGEN: partial(_loadgen, client, rows, directory, seconds),
             }
-            for _ in range(repeats):
-                for side in [side for side in sides if side not in left_out]:
-                    try:
-                        for rate in (0, RATE_PER_S):
-                            for name, value in sides[side](rate).items():
-                                turns[side][f"{name}@{f'{rate}/s' if rate else '1'}"].append(value)
-                    except ConfigError as error:
-                        left_out[side] = str(error)
-                        note(f"{side} was left out: {error}")
-    for side in left_out:
+            for side, install in ((PERF_ANALYZER, _perf_analyzer), (LOADGEN, _loadgen)):
+                try:
+                    sides[side] = install(client, rows, directory / side, seconds)
+                except ConfigError as error:
+                    left_out[side] = str(error)
+            for _, (side, tool) in product(range(repeats), sides.items()):
+                try:
+                    for rate in (0, RATE_PER_S) if side not in left_out else ():
+                        for name, value in tool(rate).items():
+                            turns[side][f"{name}@{f'{rate}/s' if rate else '1'}"].append(value)
+                except ConfigError as error:
+                    left_out[side] = str(error)
+    for side, reason in left_out.items():
+        note(f"{side} was left out: {reason}")
         turns[side] = {}
     return Report(name="crosscheck", results=medians_of(turns), ratios=_ratios(turns), left_out=left_out)
 
@@ -112,61 +110,51 @@ def _load_test(client: Client, rows: pa.Table, transport: str, seconds: float, r
 # --- The other tools
 
 
-def _install(directory: Path) -> None:
-    """Install the tools' wheels, which pip would not choose for an older glibc."""
-    uv = Path(sys.executable).with_name("uv")
-    options = ["--quiet", "--no-deps", "--python-platform", "x86_64-manylinux_2_39", "--target", directory / "tools"]
-    _output_of([uv, "pip", "install", *options, *_PACKAGES])
-
-
-def _loadgen(client: Client, rows: pa.Table, directory: Path, seconds: float, rate: int) -> _Latencies:
+def _loadgen(client: Client, rows: pa.Table, directory: Path, seconds: float) -> _Tool:
+    packages = _installed(_LOADGEN_PACKAGE, directory)
     pq.write_table(rows, directory / "rows.parquet")
-    (directory / "logs").mkdir(exist_ok=True)
-    script = Path(__file__).parents[1] / "peers" / "loadgen.py"
-    arguments = (client.url, client.schema.name, directory / "rows.parquet", rate, seconds, directory / "logs")
-    found: _Latencies = json.loads(
-        _output_of([sys.executable, script, *arguments], directory / "tools").splitlines()[-1]
-    )
-    return found
+    variables = {"PYTHONPATH": os.pathsep.join(map(str, (packages, _ROOT)))}
+
+    def measured(rate: int) -> _Latencies:
+        where = (client.url, client.schema.name, directory / "rows.parquet")
+        printed = output_of([sys.executable, _SCRIPT, *where, rate, seconds, directory], variables=variables)
+        found: _Latencies = json.loads(printed.splitlines()[-1])
+        return found
+
+    return measured
 
 
-def _perf_analyzer(client: Client, rows: pa.Table, directory: Path, seconds: float, rate: int) -> _Latencies:
+def _perf_analyzer(client: Client, rows: pa.Table, directory: Path, seconds: float) -> _Tool:
+    program = _installed(_PERF_ANALYZER_PACKAGE, directory) / "perf_analyzer" / "bin" / "perf_analyzer"
+    program.chmod(0o755)
     data = [{name: [value] for name, value in row.items()} for row in rows.to_pylist()]
     (directory / "rows.json").write_text(json.dumps({"data": data}), encoding="utf-8")
-    figures = directory / "figures.csv"
-    load = ["--request-rate-range", rate, "--request-distribution", "poisson"] if rate else ["--concurrency-range", 1]
     where = ["-m", client.schema.name, "-u", client.url, "-i", "grpc", "--input-data", directory / "rows.json"]
-    measured = ["--measurement-interval", round(1e3 * seconds), "--percentile", 50, "-s", _STABILITY_PERCENT]
-    program = directory / "tools" / "perf_analyzer" / "bin" / "perf_analyzer"
-    program.chmod(0o755)
-    _output_of([*_loader(), program, *where, *load, *measured, "-f", figures])
-    with figures.open(encoding="utf-8") as lines:
-        row = next(csv.DictReader(lines))
-    return {f"p{level}_ms": float(row[f"p{level} latency"]) / 1e3 for level in (50, 99)}
+    how = ["--measurement-interval", round(1e3 * seconds), "--percentile", 50, "-s", _STABILITY_PERCENT]
+    command = [*_loader(), program, *where, *how, "-f", directory / "figures.csv"]
+
+    def measured(rate: int) -> _Latencies:
+        poisson = ["--request-rate-range", rate, "--request-distribution", "poisson"]
+        output_of([*command, *(poisson if rate else ["--concurrency-range", 1])])
+        with (directory / "figures.csv").open(encoding="utf-8") as lines:
+            row = next(csv.DictReader(lines))
+        return {f"p{level}_ms": float(row[f"p{level} latency"]) / 1e3 for level in (50, 99)}
+
+    return measured
+
+
+def _installed(package: str, directory: Path) -> Path:
+    """Install a wheel, which pip might not choose for this machine's glibc, and return the path of its packages."""
+    target = directory / "packages"
+    uv = Path(sys.executable).with_name("uv")
+    options = ["--quiet", "--no-deps", "--python-platform", "x86_64-manylinux_2_39", "--target", target]
+    output_of([uv, "pip", "install", *options, package])
+    return target
 
 
 def _loader() -> list[str | Path]:
     """Return the command that runs a program with a newer glibc, or nothing if this machine's is new enough."""
     if tuple(int(part) for part in platform.libc_ver()[1].split(".")) >= _GLIBC:
         return []
-    tree = Path(_output_of(["sh", _ROOT / "scripts" / "debian-tree.sh", _SUITE]).strip())
+    tree = Path(output_of(["sh", _ROOT / "scripts" / "debian-tree.sh", _SUITE]).strip())
     return [tree / "lib64" / "ld-linux-x86-64.so.2", "--library-path", tree / "usr" / "lib" / "x86_64-linux-gnu"]
-
-
-def _output_of(command: Sequence[object], path: Path | None = None) -> str:
-    """Run a command to its end, with a folder of packages beside the project's."""
-    packages = os.pathsep.join(filter(None, (str(path or ""), str(_ROOT), os.environ.get("PYTHONPATH"))))
-    try:
-        done = subprocess.run(
-            [str(part) for part in command],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            env={**os.environ, "PYTHONPATH": packages},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(f"{Path(str(command[0])).name} cannot run: {error}.") from None
-    if done.returncode:
-        end = (done.stderr or done.stdout).strip()[-300:]
-        raise ConfigError(f"{Path(str(command[0])).name} failed: {end}")
-    return done.stdout

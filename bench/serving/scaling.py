@@ -14,10 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
-from bench.harness.fixtures import make_model, peak_per_s
+from bench.harness.fixtures import make_demo, peak_per_s
 from bench.harness.report import Report, medians_of, scratch_directory
 from bench.harness.scaling_curve import Results, cores_in, cores_in_words, knee
-from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import LoadResult
@@ -37,12 +36,11 @@ def run(repeats: int, *, seconds: float = 4.0) -> Report:
     turns: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     peaks: dict[int, float] = {}
     with scratch_directory() as directory:
-        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
-        prepared, _ = make_model(workspace)
+        prepared, ensemble = make_demo(directory)
         rows = prepared.heldout().select(list(prepared.inputs))
         for _ in range(repeats):
             for cores in sorted({1, num_cores()}):
-                with _served(ExportedEnsemble.load(workspace.ensemble), cores) as client:
+                with _served(ensemble, cores) as client:
                     for result in _measured(client, rows, cores, peaks, seconds):
                         is_open = result.rate_per_s is not None
                         own = turns[f"{cores_in_words(cores)}, {result.load.words}"]

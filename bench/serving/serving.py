@@ -30,7 +30,14 @@ import pyarrow as pa
 import tensorflow as tf
 
 from bench.harness.closed_loop import keep_in_flight
-from bench.harness.fixtures import ROWS, export_with_merlin, has_histories, make_model, merlin_rows, request_rows
+from bench.harness.fixtures import (
+    export_with_merlin,
+    has_histories,
+    make_model,
+    merlin_rows,
+    request_rows,
+    usual_rows,
+)
 from bench.harness.interleaved import Call, LaidOut, asks, check_same_scores, laid_out, laid_out_for_merlin, latencies
 from bench.harness.report import Report, scratch_directory
 from rankline.api import pipeline
@@ -98,7 +105,7 @@ def run(
     in flight follows a warm-up of a third of its length.
     """
     is_long = has_histories(recipe)
-    num_rows = num_rows or (ROWS // 10 if is_long else ROWS)
+    num_rows = num_rows or usual_rows(recipe)
     batch_sizes = batch_sizes or (LONG_ROWS_BATCH_SIZES if is_long else BATCH_SIZES)
     with scratch_directory() as directory:
         workspace = workspace_of(recipe, directory, directory / "ours")

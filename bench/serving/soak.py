@@ -15,13 +15,11 @@ from contextlib import contextmanager
 
 import psutil
 
-from bench.harness.fixtures import make_model, peak_per_s
+from bench.harness.fixtures import make_demo, peak_per_s
 from bench.harness.report import Report, scratch_directory
-from rankline.recipes.workspace import Workspace
 from rankline.serving.client import Client
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.runner import measure
-from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import config_of
 from rankline.workflows.core.errors import ServingError
@@ -35,10 +33,8 @@ _WARMUP_S = 60.0
 
 def run(repeats: int) -> Report:
     with scratch_directory() as directory:
-        workspace = Workspace(recipe="movielens", root=directory, repository=directory / "ours")
-        prepared, _ = make_model(workspace)
+        prepared, ensemble = make_demo(directory)
         rows = prepared.heldout().select(list(prepared.inputs))
-        ensemble = ExportedEnsemble.load(workspace.ensemble)
         with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, ensemble.name) as client:
             expected = client.predict(rows)
             peak = peak_per_s(client, rows, expected)

@@ -7,7 +7,6 @@ memory with a permutation, with and without the time to read them.
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -16,12 +15,11 @@ from pathlib import Path
 
 from bench.harness.report import Report, Turn, median_ratio, medians, scratch_directory, take_turns
 from bench.harness.synthetic_rows import write_rows
-from bench.peers.processes import python_with
+from bench.peers.processes import output_of, python_with
 from rankline.terminal.console import note
 from rankline.workflows.core.errors import ConfigError
 
 NUM_ROWS, BATCH_SIZE = 10_000_000, 32_768
-_TIMEOUT_S = 900.0
 _TORCH = f"torch=={version('torch').partition('+')[0]}"
 _FOLDER = Path(__file__).parents[1] / "peers" / "loaders"
 _OURS = "rankline"
@@ -70,13 +68,7 @@ def _rate(name: str, directory: Path, max_turn_s: float, peak_mb: dict[str, floa
     python = [sys.executable] if packages is None else python_with(*packages)
     cache = directory / "caches" / Path(script).stem
     cache.mkdir(parents=True, exist_ok=True)
-    command = [*python, str(_FOLDER / script), str(directory / "train"), str(cache), str(BATCH_SIZE), str(max_turn_s)]
-    try:
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
-    except subprocess.CalledProcessError as error:
-        raise ConfigError(f"it failed: {error.stderr.strip()[-300:]}") from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"it took more than {_TIMEOUT_S:.0f} s.") from None
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    printed = output_of([*python, _FOLDER / script, directory / "train", cache, BATCH_SIZE, max_turn_s, *options])
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
     peak_mb[name] = found["peak_mb"]
     return found["rows_per_s"]

@@ -12,9 +12,7 @@ fifth), and then fitted to all training rows.
 """
 
 import json
-import os
 import statistics
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +26,7 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.linear_model import LogisticRegression
 
 from bench.harness.report import Report, scratch_directory
-from bench.peers.processes import python_with
+from bench.peers.processes import output_of, python_with
 from rankline.api import pipeline
 from rankline.api.data_source import SourceConfig
 from rankline.recipes import Recipe, recipe_named
@@ -234,16 +232,11 @@ def _fitted(train: Interactions, grid: Sequence[Options], directory: Path) -> li
     np.savez(directory / "train.npz", users=chosen.row, items=chosen.col, shape=np.array(train.shape))
     sides = {f"side-{number}": dict(options) for number, options in enumerate(grid)}
     (directory / "task.json").write_text(json.dumps(sides), encoding="utf-8")
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [*python_with(IMPLICIT), str(_SCRIPT), str(directory)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise ConfigError(f"the peers of {IMPLICIT} cannot run: {done.stderr.strip()[-500:]}")
+    variables = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": ""}
+    try:
+        output_of([*python_with(IMPLICIT), _SCRIPT, directory], variables=variables)
+    except ConfigError as error:
+        raise ConfigError(f"the peers of {IMPLICIT} cannot be measured: {error}") from None
     return [np.load(directory / f"{side}.npy", mmap_mode="r") for side in sides]
 
 

@@ -12,9 +12,7 @@ of the first split are served together with a model that returns its input, to m
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -33,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from bench.harness.report import Report, Turn, median_ratio, p50_ms, scratch_directory, take_turns
-from bench.peers.processes import python_with
+from bench.peers.processes import output_of, python_with
 from rankline.recipes import Recipe
 from rankline.recipes.first_recipe import first_recipe
 from rankline.recipes.recipe_file import read_recipe
@@ -206,14 +204,9 @@ def _frame(rows: pa.Table) -> pd.DataFrame:
 
 def _peer(peer: str, folder: Path) -> NDArray[np.float64]:
     """Run a peer on a folder's rows in a separate process, and return its scores."""
-    command, environment = [sys.executable], {**os.environ, "PYTHONPATH": ""}
-    if packages := _PACKAGES.get(peer):
-        command = python_with(*packages)
-    done = subprocess.run(
-        [*command, str(_SCRIPT), peer, str(folder)], env=environment, cwd=folder, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise ConfigError(f"the peer {peer} cannot run: {done.stderr.strip()[-500:]}")
+    packages = _PACKAGES.get(peer)
+    python = python_with(*packages) if packages else [sys.executable]
+    output_of([*python, _SCRIPT, peer, folder], cwd=folder, variables={"PYTHONPATH": ""})
     scores: NDArray[np.float64] = np.load(folder / "scores.npy")
     return scores
 

@@ -45,7 +45,7 @@ def main(
 
 
 def read_groups(groups: Sequence[tuple[Any, int]], *, use_threads: bool) -> dict[str, np.ndarray]:
-    """Return the columns of row groups, given as (`pyarrow.parquet.ParquetFile`, number), one after the other."""
+    """Read row groups, each a `pyarrow.parquet.ParquetFile` and a number, and concatenate their columns."""
     tables = [file.read_row_group(number, columns=list(COLUMNS), use_threads=use_threads) for file, number in groups]
     return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in COLUMNS}
 

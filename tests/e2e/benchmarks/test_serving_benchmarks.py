@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from bench.__main__ import main as bench
+from bench.harness import fixtures
 from bench.harness.fixtures import make_model
 from bench.harness.report import Report
 from bench.harness.scaling_curve import curve, svg
@@ -43,7 +44,7 @@ def made_once(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
             shutil.copytree(ours, theirs, symlinks=True, dirs_exist_ok=True)
         return PreparedData.load(workspace.prepared), TrainedModel.load(workspace.model)
 
-    for module in (alternatives, crosscheck, promotion, scaling, serving, tune):
+    for module in (alternatives, fixtures, promotion, serving, tune):
         monkeypatch.setattr(module, "make_model", copied)
 
 
