@@ -208,14 +208,14 @@ def export(
     Raises:
         RanklineError: for the same reasons as the command.
     """
-    if (recipe is None) == (model is None):
-        raise ConfigError(
-            "neither a recipe nor a model was passed. Pass a recipe, such as movielens, or a model with a sample "
-            "and a name."
-            if recipe is None
-            else "a recipe and a model were both passed. Pass only one of them."
-        )
+    if recipe is not None and model is not None:
+        raise ConfigError("a recipe and a model were both passed. Pass only one of them.")
     if recipe is None:
+        if model is None:
+            raise ConfigError(
+                "neither a recipe nor a model was passed. Pass a recipe, such as movielens, or a model with a sample "
+                "and a name."
+            )
         if bounds:
             raise ConfigError(
                 "bounds (--if-better) require a recipe because they are checked on its labeled validation rows."

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
 _SHORT = 12
-_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +120,10 @@ def _served(url: str, ensemble: "ExportedEnsemble") -> int:
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 
-    from rankline.serving.client.config import is_loopback
+    from rankline.serving.client.config import proxy_options
 
     try:
-        # gRPC would send even local requests through the proxy of http_proxy.
-        with InferenceServerClient(url, channel_args=_NO_PROXY if is_loopback(url) else None) as client:
+        with InferenceServerClient(url, channel_args=proxy_options(url)) as client:
             config = client.get_model_config(ensemble.name).config
     except InferenceServerException as error:
         raise ServerError(f"{url} did not return the configuration of {ensemble.name!r}: {error.message()}.") from None

@@ -89,6 +89,13 @@ class ClientConfig:
 DEFAULTS = ClientConfig()
 
 
+def proxy_options(url: str) -> list[tuple[str, int]]:
+    """Return channel options for an address: gRPC would send even local requests through the proxy of http_proxy or
+    grpc_proxy.
+    """
+    return [("grpc.enable_http_proxy", 0)] if is_loopback(url) else []
+
+
 def is_loopback(url: str) -> bool:
     """Whether a HOST:PORT address refers to the loopback interface."""
     host = url.rpartition(":")[0].strip("[]")

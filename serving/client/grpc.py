@@ -9,7 +9,7 @@ from weakref import WeakSet
 import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from rankline.serving.client.config import ClientConfig, is_loopback
+from rankline.serving.client.config import ClientConfig, proxy_options
 from rankline.serving.client.encoding import Array, WireTensor
 from rankline.serving.client.errors import CLOSED, CallError
 from rankline.serving.client.request_builder import decode
@@ -132,8 +132,7 @@ def _channel_options(url: str, config: ClientConfig) -> list[tuple[str, int | st
     ]
     if url.startswith(_SEVERAL):
         options.append(("grpc.lb_policy_name", "round_robin"))  # otherwise all requests go to the first
-    # gRPC would send even local requests through the proxy of http_proxy or grpc_proxy.
-    return [*options, ("grpc.enable_http_proxy", 0)] if is_loopback(url) else options
+    return [*options, *proxy_options(url)]
 
 
 def place_of(response: Any, name: str) -> int:

@@ -340,7 +340,7 @@ def _built(build: Callable[[], Any], policy: str, *, keep: list[Any] | None = No
 
 
 def _check_network(model: Any, network: str, heads: Sequence[Head]) -> None:
-    """Check what a network's function returned, which may be a user's."""
+    """Raise ConfigError unless a network, which may be a user's, is a Keras model with the outputs of all heads."""
     if not isinstance(model, keras.Model):
         raise ConfigError(f"network {network!r} returned a {type(model).__name__}, expected a tf_keras.Model.")
     found, expected = [output.shape[-1] for output in model.outputs], [head.width for head in heads]
@@ -348,7 +348,9 @@ def _check_network(model: Any, network: str, heads: Sequence[Head]) -> None:
         expected *= len(found)  # all are fitted to the label
     if found != expected:
         labels = ", ".join(f"{head.width} for {head.column!r}" for head in heads)
-        raise ConfigError(f"network {network!r} has outputs of widths {found}, expected {labels} (see `head.width`).")
+        raise ConfigError(
+            f"network {network!r} has outputs of widths {found}, expected {labels}. Use `head.width` for each output."
+        )
 
 
 def _traced(function: Callable[..., Any], *signature: Any) -> Callable[..., Any]:

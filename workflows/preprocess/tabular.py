@@ -88,6 +88,8 @@ class TabularPreprocessor:
             heads=self._dataset.heads,
             schema=self._raw.rows.schema,
         )
+        if lacking := [name for name in files.labels if name not in workflow.output_schema.column_names]:
+            raise ConfigError(f"the workflow does not output the label {lacking[0]!r}. Add it to the recipe's graph.")
         sources, longest, labels = _encode(files, self._splits, job)
         if (histories := _histories(self._raw, self._dataset)) is not None:
             pq.write_table(histories, job.directory / HISTORIES)
@@ -325,8 +327,6 @@ def _tasks_of(split: RawSplit, files: _EncodedFiles, partition_rows: int) -> tup
 def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[Sequence[Labels], Mapping[str, int]]:
     encoder = _Encoder(files.workflow if task.heldout is None else files.heldout_workflow)
     has_folds = task.heldout is None and files.heldout_workflow is not files.workflow
-    if lacking := [name for name in files.labels if name not in encoder.schema.names]:
-        raise ConfigError(f"the workflow does not output the label {lacking[0]!r}. Add it to the recipe's graph.")
     label_fields = [encoder.schema.field(name) for name in files.labels]
     seen = [Labels() for _ in files.heads]
     with TemporaryDirectory(dir=files.scratch) as scratch:  # unique per attempt, because a task may run twice

@@ -52,8 +52,10 @@ class Choice:
 def chosen(
     learners: Sequence[Learner], rows: Rows, deadline: Deadline, say: Callable[[str, float], None] = lambda _, __: None
 ) -> Choice:
-    """Compare learners on held-out rows and choose the best one, or a blend if it is clearly better; with fewer than
-    `_FEW_ROWS` rows, if it is better at all.
+    """Compare learners on held-out rows, and choose the best one or a blend.
+
+    A blend must be better than the best learner by more than the standard error of the difference. With fewer than
+    `_FEW_ROWS` rows, it only has to be better.
 
     The first learner must be the cheapest. It is chosen if nothing can be compared. Ctrl-C ends the comparison and
     chooses among the learners compared by then.
@@ -106,7 +108,7 @@ def _parts(rows: Rows) -> Sequence[Fold]:
 
 
 class _Judged:
-    """The scores of learners for the rows held out, of few or of many."""
+    """The scores of learners for held-out rows. If there are few rows, a blend need not be significantly better."""
 
     def __init__(self, held: Rows, scores: Mapping[str, Floats], *, is_few: bool) -> None:
         self._held, self._scores, self._is_few = held, scores, is_few
@@ -115,8 +117,7 @@ class _Judged:
         self._errors = {name: self._error(own) for name, own in scores.items()}
 
     def best(self) -> tuple[dict[str, float], str]:
-        """Return the weights of the best learner, or of a blend that is better by more than the standard error of the
-        difference, and the reason. On few rows, any blend that is better is taken.
+        """Return the weights of the best learner or of a blend, and the reason for the choice.
 
         The blend is selected greedily with replacement (Caruana et al. 2004, "Ensemble Selection from Libraries of
         Models").
