@@ -2,13 +2,14 @@
 
 import gc
 import json
+import math
 import os
 import platform
 import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -57,8 +58,11 @@ def take_turns(sides: Mapping[str, Turn], repeats: int) -> Rates:
 
 
 def median_ratio(rates: Rates, one: str, other: str) -> float:
-    """Return the median over the turns of `one` divided by `other`; pairing turns cancels changes of machine speed."""
-    return statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True))
+    """Return the median over the turns of `one` divided by `other`; pairing turns cancels changes of machine speed.
+
+    It is NaN if every turn has a NaN.
+    """
+    return _median([a / b for a, b in zip(rates[one], rates[other], strict=True)])
 
 
 def medians(rates: Rates, figure: str) -> dict[str, dict[str, float]]:
@@ -66,10 +70,19 @@ def medians(rates: Rates, figure: str) -> dict[str, dict[str, float]]:
 
 
 def medians_of(turns: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, float]]:
-    """Return the median of each metric of each side, given the results of all turns."""
+    """Return the median of each metric of each side, given the results of all turns.
+
+    NaN stands for a metric that a turn was too short to measure; a metric that no turn measured is left out.
+    """
     return {
-        side: {name: statistics.median(values) for name, values in figures.items()} for side, figures in turns.items()
+        side: {name: value for name, values in figures.items() if not math.isnan(value := _median(values))}
+        for side, figures in turns.items()
     }
+
+
+def _median(values: Iterable[float]) -> float:
+    measured = [value for value in values if not math.isnan(value)]
+    return statistics.median(measured) if measured else math.nan
 
 
 def p50_ms(ask: Callable[[], object], num_calls: int, num_warmup: int = 0) -> float:

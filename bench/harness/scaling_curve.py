@@ -23,8 +23,9 @@ def cores_in(results: Results) -> list[int]:
 
 
 def curve(results: Results, cores: int) -> Sequence[Mapping[str, float]]:
-    """Return the results of all rates on a number of cores, the lowest first."""
-    return [own for name, own in results.items() if name.startswith(f"{cores_in_words(cores)}, 1 row at")]
+    """Return the results of all rates on a number of cores whose latency was measured, the lowest first."""
+    at_a_rate = f"{cores_in_words(cores)}, 1 row at"
+    return [own for name, own in results.items() if name.startswith(at_a_rate) and "p99_ms" in own]
 
 
 def knee(results: Results, cores: int) -> Mapping[str, float]:

@@ -91,12 +91,12 @@ def _ratios(turns: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, flo
         for tool, ours in ((PERF_ANALYZER, OURS), (LOADGEN, OURS_GRPCIO))
         for metric in turns[tool]
     }
-    largest = {
-        f"{level}_difference": max(abs(ratio - 1) for name, ratio in ratios.items() if f"_{level}_" in name)
+    measured = {name: ratio for name, ratio in ratios.items() if not math.isnan(ratio)}
+    differences = {
+        f"{level}_difference": [abs(ratio - 1) for name, ratio in measured.items() if f"_{level}_" in name]
         for level in ("p50", "p99")
-        if ratios  # else both tools were left out
     }
-    return largest | ratios
+    return {name: max(values) for name, values in differences.items() if values} | measured
 
 
 def _load_test(client: Client, rows: pa.Table, transport: str, seconds: float, rate: int) -> _Latencies:

@@ -1,5 +1,6 @@
 """How sides take turns, what a ratio of them is, and requests that are kept in flight."""
 
+import math
 import socket
 import statistics
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.harness.closed_loop import keep_in_flight
-from bench.harness.report import median_ratio, take_turns
+from bench.harness.report import median_ratio, medians_of, take_turns
 from bench.serving.client import pairs_that_agree
 from bench.serving.http1 import Http1Connection
 from rankline.serving.loadtest.generator.worker_pool import Workers
@@ -36,6 +37,15 @@ def test_sides_take_turns_and_the_first_does_not_count() -> None:
     assert seen == ["one", "other"] * 4
     assert rates == {"one": [1.0, 4.0, 3.0], "other": [2.0, 2.0, 3.0]}
     assert median_ratio(rates, "one", "other") == statistics.median([0.5, 2.0, 1.0])
+
+
+def test_turns_without_a_measurement_do_not_count() -> None:
+    nan = math.nan
+    turns = {"one": {"p50": [2.0, nan, 4.0], "p99": [nan, nan, nan]}, "other": {"p50": [1.0, 1.0, nan]}}
+    assert medians_of(turns) == {"one": {"p50": 3.0}, "other": {"p50": 1.0}}
+    rates = {side: figures["p50"] for side, figures in turns.items()}
+    assert median_ratio(rates, "one", "other") == 2.0
+    assert math.isnan(median_ratio({**rates, "other": [nan, 1.0, nan]}, "one", "other"))
 
 
 def test_runs_agree_where_their_intervals_overlap_and_pairs_without_a_bound_do_not_count() -> None:
