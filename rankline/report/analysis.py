@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset as open_files
 
+from rankline.report.ranking import RankedItems, rank_items
 from rankline.training.distributed.communicator import Array
 from rankline.training.evaluation import objective_of, score_heads
 from rankline.training.evaluation.confidence import LEVEL, MEASURABLE, standard_error
@@ -92,6 +93,8 @@ class Analysis:
         num_columns: number of all input columns.
         parts: mapping from the title of a division of the rows to its parts.
         whole: the objective on all rows, with its standard error; None with several heads.
+        ranked: how high the items that users chose later are ranked; None if rows are not split by time, or not made
+            of users and items.
     """
 
     scores: ValidationScores
@@ -100,6 +103,7 @@ class Analysis:
     parts: Mapping[str, Sequence[Part]]
     whole: Part | None
     baseline: Baseline | None
+    ranked: RankedItems | None
 
 
 def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Array, predict: Predict) -> Analysis:
@@ -125,6 +129,7 @@ def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Arr
         parts=parts,
         whole=_part("all rows", single, kept.labels, kept.scores) if single else None,
         baseline=baseline,
+        ranked=rank_items(prepared, rows, labels, predict),
     )
 
 

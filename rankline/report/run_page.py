@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from rankline.report.analysis import Analysis, Part
+from rankline.report.ranking import FIRST, NDCG, RECALL, RankedItems
 from rankline.serving.loadtest.report.cards import speed_section
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.summary import checked, conclusion, rows_in_words
@@ -105,7 +106,7 @@ class RunReport:
 
     @property
     def verdict(self) -> str:
-        return " ".join([*self._good(), *self._fast()])
+        return " ".join([*self._good(), *self._ranks(), *self._fast()])
 
     def _good(self) -> Iterator[str]:
         if self.objective is None or self.figure is None:
@@ -121,6 +122,14 @@ class RunReport:
         judged = "clearly better than" if gain > margin else "worse than" if gain < -margin else "no better than"
         named = f"`{baseline.column}` alone ({quality_figure(baseline.figure)}), the best single column"
         yield f"{said}, {judged} {named}."
+
+    def _ranks(self) -> Iterator[str]:
+        if ranked := self.analysis and self.analysis.ranked:
+            found, popular = (figures[RECALL] for figures in (ranked.model, ranked.popular))
+            yield (
+                f"Its first {FIRST} items hold **{found:.1%}** of what users choose next; the {FIRST} most popular "
+                f"items hold {popular:.1%}."
+            )
 
     def _fast(self) -> Iterator[str]:
         if first := self._smallest:
@@ -148,6 +157,9 @@ class RunReport:
             known.append(f"best attainable {quality_figure(best)}")
         if known:
             yield "   ".join(known)
+        if ranked := self.analysis and self.analysis.ranked:
+            found, popular = (quality_figure(figures[RECALL]) for figures in (ranked.model, ranked.popular))
+            yield f"Recall@{FIRST} {found}   the most popular items {popular}   {ranked.num_users:,} users"
         if (ratio := self.bench.quality.get("valid_calibration")) is not None:
             off = abs(ratio - 1)
             yield f"the mean score is {off:.1%} {'above' if ratio > 1 else 'below'} the mean label"
@@ -250,6 +262,8 @@ class RunReport:
             for head, rows in self.analysis.scores.by_head():
                 if len(rows.labels):
                     cards += quality_cards(head, {"": rows})
+            if ranked := self.analysis.ranked:
+                cards.append(_ranked(ranked))
         titles = {
             f"valid_{name}": metric.title if len(self.heads) == 1 else f"{head.column}: {metric.title}"
             for name, (head, metric) in (metric_names(self.heads) if self.heads else {}).items()
@@ -344,6 +358,19 @@ def _compared(compared: Mapping[str, Any]) -> Card:
     note = " ".join([f"{compared['metric']} on held-out training rows; chosen: {compared['reason']}.", *left_out])
     chart = forest(intervals, zero=None, label="Models compared", text=quality_figure) if intervals else ""
     return Card(title="Models compared", note=note, content=chart)
+
+
+def _ranked(ranked: RankedItems) -> Card:
+    sides = {"the model": ranked.model, "the most popular items": ranked.popular}
+    cells: dict[str, list[Any]] = {"ranked by": list(sides)}
+    for name, title in ((RECALL, "Recall"), (NDCG, "NDCG")):
+        cells[title] = [quality_figure(figures[name]) for figures in sides.values()]
+        cells[" " * len(cells)] = [bar(figures[name]) for figures in sides.values()]
+    note = (
+        f"All items that are new to a user are ranked, for {ranked.num_users:,} users. Recall@{FIRST} counts the items "
+        f"chosen after training that are among the first {FIRST}, as a share of the most possible."
+    )
+    return Card(title="What users choose next", note=note, content=table(cells))
 
 
 def _auc_share(auc: float) -> float:

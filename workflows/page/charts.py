@@ -217,7 +217,7 @@ def forest(intervals: Sequence[Interval], *, zero: float | None, label: str, tex
     axis = Axis.linear([*ends, *([] if zero is None else [zero])], text=text)
     heights = range(len(intervals), 0, -1)
     rows = Axis(low=0.3, high=len(intervals) + 0.7, ticks=())
-    chart = Chart(axis, rows, label, height=_TOP + _BOTTOM + 46 * len(intervals), left=18)
+    chart = Chart(axis, rows, label, height=_TOP + _BOTTOM + 46 * len(intervals), left=_RIGHT)
     if zero is not None:
         chart.mark(zero, "")
     for row, one in zip(heights, intervals, strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rankline.report.analysis import analyze
+from rankline.report.ranking import NDCG, RECALL, RankedItems
 from rankline.report.run_page import RunReport
 from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.stats.percentiles import Estimate
@@ -78,6 +79,17 @@ def test_report_answers_how_good_how_fast_compared_with_what_and_what_next(found
     for title in ("Learning curve", "ROC", "Calibration", "Latency", "Throughput", "Columns", "By user", "By kind"):
         assert title in text
     assert len(source) < 150_000
+
+
+def test_report_of_a_model_that_ranks_compares_it_with_the_most_popular_items(found: RunReport) -> None:
+    assert found.analysis is not None
+    model, popular = {RECALL: 0.25, NDCG: 0.2}, {RECALL: 0.125, NDCG: 0.1}
+    ranked = RankedItems(num_users=1_234, model=model, popular=popular)
+    report = replace(found, analysis=replace(found.analysis, ranked=ranked))
+    text = ParsedPage(report.page().html()).text
+    assert "first 20 items hold 25.0% of what users choose next; the 20 most popular items hold 12.5%." in text
+    assert "for 1,234 users" in text
+    assert "Recall@20 0.2500   the most popular items 0.1250   1,234 users" in list(report.quality_lines())
 
 
 def test_report_of_a_model_that_auto_chose_shows_the_candidates(found: RunReport, tmp_path: Path) -> None:
