@@ -1,5 +1,5 @@
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 
@@ -31,6 +31,7 @@ def natural_order(name: str) -> tuple[list[str | int], str]:
 
 
 _MIN_SIMILARITY = 0.75  # accepts two swapped letters in a word of four
+_MIN_BEGINNING = 3
 
 
 def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
@@ -38,9 +39,17 @@ def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
     name is similar.
     """
     known = {_letters(name): name for name in right}
-    closest = ((name, get_close_matches(_letters(name), known, n=1, cutoff=_MIN_SIMILARITY)) for name in wrong)
-    meant = [f"{known[found[0]]!r} by {name!r}" for name, found in closest if found]
+    closest = ((name, _closest(_letters(name), known)) for name in wrong)
+    meant = [f"{known[found]!r} by {name!r}" for name, found in closest if found]
     return f" Did you mean {', '.join(meant)}?" if meant else ""
+
+
+def _closest(word: str, known: Collection[str]) -> str | None:
+    """Return the most similar word, or the only one that begins with `word`."""
+    if similar := get_close_matches(word, known, n=1, cutoff=_MIN_SIMILARITY):
+        return similar[0]
+    longer = [name for name in known if len(word) >= _MIN_BEGINNING and name.startswith(word)]
+    return longer[0] if len(longer) == 1 else None
 
 
 def _letters(name: str) -> str:

@@ -4,11 +4,7 @@ import pickle
 
 import pytest
 
-from rankline.workflows.core.errors import (
-    ArtifactError,
-    DataError,
-    MissingExtraError,
-)
+from rankline.workflows.core.errors import ArtifactError, DataError, MissingExtraError
 from rankline.workflows.core.formatting import did_you_mean, quality_figure
 
 
@@ -73,6 +69,11 @@ def test_did_you_mean_names_each_similar_name() -> None:
     assert did_you_mean(["MOVIEID", "usrId", "price"], ["userId", "movieId"]) == (
         " Did you mean 'movieId' by 'MOVIEID', 'userId' by 'usrId'?"
     )
+
+
+def test_beginning_of_a_single_name_is_met() -> None:
+    assert did_you_mean(["--data"], ["--data-dir", "--download"]) == " Did you mean '--data-dir' by '--data'?"
+    assert did_you_mean(["--data"], ["--data-dir", "--data-format"]) == ""
 
 
 def test_closest_is_meant() -> None:

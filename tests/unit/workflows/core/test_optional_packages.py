@@ -11,12 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from rankline.workflows.core.errors import (
-    PINNED,
-    PINNED_PACKAGES,
-    MissingExtraError,
-    RanklineError,
-)
+from rankline.workflows.core.errors import PINNED, PINNED_PACKAGES, MissingExtraError, RanklineError
 from rankline.workflows.core.optional_packages import LoadHook, installed, require, stand_ins
 from tests.harness.process.programs import leave_installed
 
