@@ -30,7 +30,7 @@ def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Co
         **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
         "version": [one.version for one in runs],
         "": [_state(one, active) for one in runs],
-        "what": [f"{one.recipe}: {one.name}" for one in runs],
+        "what": [f"{one.recipe}: {one.name}{one.failure and f' ({one.failure})'}" for one in runs],
     }
     shown = {title: cells for title, cells in columns.items() if set(cells) - {"", "–"}}
     cells = {title: [value if title == "" else escape(value) for value in values] for title, values in shown.items()}

@@ -11,7 +11,7 @@ from rankline.runs.reader import SHORT_ID, Reader, StoredRun
 from rankline.runs.store import ENGINE, MEGABYTES, VERSION
 from rankline.training.evaluation import OBJECTIVES
 from rankline.training.evaluation.validation_scores import FILE, FOLDER, ValidationScores
-from rankline.training.tracking.config import OWN_ID
+from rankline.training.tracking.config import FAILURE, OWN_ID
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import quality_figure
 
@@ -33,6 +33,7 @@ class RunSummary:
         engine, version: engine and version of the last export; empty if there is none.
         data, code: fingerprints of the training data and the code.
         own_id: id that the run started with, if its store was unreachable then.
+        failure: why the run failed; empty unless it did.
         candidates: scores of the models that `auto` compared, with their spread and share in the chosen model.
         called: name by which the user chose the run, such as movielens@3; empty for a run ID.
     """
@@ -50,6 +51,7 @@ class RunSummary:
     data: str = ""
     code: str = ""
     own_id: str = ""
+    failure: str = ""
     candidates: Mapping[str, str] = field(default_factory=dict, repr=False)
     params: Mapping[str, str] = field(default_factory=dict, repr=False)
     called: str = ""
@@ -74,6 +76,7 @@ class RunSummary:
             data=tags.get("data", ""),
             code=tags.get("code", ""),
             own_id=tags.get(OWN_ID, ""),
+            failure=tags.get(FAILURE, "") if run.status == "FAILED" else "",
             candidates=_candidates(metrics),
             params=run.params,
         )

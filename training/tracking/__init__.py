@@ -18,8 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rankline.training.tracking.config import FAILURE
 from rankline.training.tracking.config import TrackingConfig as TrackingConfig
 from rankline.training.tracking.journal import Journal, journal_of
+from rankline.workflows.core.errors import in_short
 from rankline.workflows.core.optional_packages import installed_versions
 from rankline.workflows.core.progress import background_thread
 from rankline.workflows.schema.feature_spec import FeatureSpec
@@ -146,6 +148,9 @@ def tracked_run(config: TrackingConfig, *, resumed_id: str | None = None) -> Ite
             status = "FINISHED"
         except KeyboardInterrupt:
             status = "KILLED"
+            raise
+        except Exception as error:
+            log.set_tags({FAILURE: in_short(error) or type(error).__name__})
             raise
         finally:
             try:

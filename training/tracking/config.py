@@ -9,6 +9,8 @@ from rankline.workflows.core.tracking_uri import STORE, VARIABLE, file_of, uri_o
 
 OWN_ID = "rankline.id"
 """Tag of a run with the id of its journal, which identifies a run that the store had not created at the start."""
+FAILURE = "failure"
+"""Tag of a failed run with the error message."""
 
 
 @dataclass(frozen=True, kw_only=True)

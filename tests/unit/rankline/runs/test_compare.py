@@ -115,11 +115,7 @@ def test_run_is_not_compared_with_itself(store: Store) -> None:
 def test_terminal_page_and_json_say_the_same(store: Store) -> None:
     report = report_of(result_of(num_slices=8))
     found = compared(
-        store,
-        (LABELS, scores(1.0)),
-        (LABELS, scores(1.2)),
-        (report, report),
-        ({"model": "<mlp>"}, {"model": "dlrm"}),
+        store, (LABELS, scores(1.0)), (LABELS, scores(1.2)), (report, report), ({"model": "<mlp>"}, {"model": "dlrm"})
     )
     console = Console(width=200, record=True, highlight=False)
     print_run_comparison(found, console)

@@ -21,9 +21,11 @@ from rankline.doctor import checks as doctor
 from rankline.registry.activation import register
 from rankline.runs.mlflow_ui import lay_out, serve_pages
 from rankline.runs.reader import StoredRun, _Server
+from rankline.runs.run_tables import print_runs
 from rankline.runs.store import check_store, open_store, record_export, server, uri_of, uri_of_run
 from rankline.runs.summary import RunSummary, differences, find_run, runs_in, validation_of
 from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
+from rankline.terminal.console import CONSOLE
 from rankline.training.tracking.config import OWN_ID
 from rankline.training.tracking.errors import reason_of
 from rankline.workflows.core.errors import ArtifactError, ConfigError, ServerError
@@ -67,6 +69,16 @@ def test_runs_are_listed_latest_first_of_one_recipe_or_of_all(store: Store) -> N
     assert find_run(store.reader, trial[:12]).run_id == trial
     with pytest.raises(ConfigError, match="contains no run of 'shoes'"):
         runs_in(store.reader, "shoes")
+
+
+def test_failed_run_is_listed_with_its_reason(store: Store) -> None:
+    run_id = store.trained("mlp", {}, failure="the loss is NaN")
+    assert find_run(store.reader, run_id).failure == ""  # resumed, and then finished
+    store.client.set_terminated(run_id, "FAILED")
+    found = find_run(store.reader, run_id)
+    with CONSOLE.capture() as printed:
+        print_runs([found], frozenset(), CONSOLE)
+    assert "shop: mlp (the loss is NaN)" in printed.get()
 
 
 def test_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
@@ -240,21 +252,14 @@ def test_unreachable_server_does_not_stop_training() -> None:
     check_store("http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize(
-    "uri",
-    ["file:///tmp/mlruns", "./mlruns", "localhost:5000", "nonsense://x", " "],
-)
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "localhost:5000", "nonsense://x", " "])
 def test_uri_that_is_no_store_is_refused_in_a_line(uri: str) -> None:
     with pytest.raises(ConfigError, match="MLflow cannot open the store .*MLFLOW_TRACKING_URI to http") as refused:
         check_store(uri)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [["run", "movielens"], ["runs"], ["ui"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("verb", [["run", "movielens"], ["runs"], ["ui"]], ids=" ".join)
 def test_verb_is_refused_at_once(
     refusing: str, tmp_path: Path, verb: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

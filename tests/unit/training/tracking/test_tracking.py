@@ -76,11 +76,16 @@ def test_run_keeps_params_metrics_by_epoch_datasets_and_artifacts(config: Tracki
     assert (config.directory / "mlartifacts" / run.run_id / "artifacts" / "workflow" / "metadata.json").is_file()
 
 
-@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
-def test_run_that_breaks_says_so(config: TrackingConfig, error: type[BaseException], status: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "failure"), [(ValueError, "FAILED", "no more rows"), (KeyboardInterrupt, "KILLED", None)]
+)
+def test_run_that_breaks_says_so(
+    config: TrackingConfig, error: type[BaseException], status: str, failure: str | None
+) -> None:
     with pytest.raises(error), tracked_run(config) as run:
-        raise error
-    assert client(config).get_run(run.run_id).info.status == status
+        raise error("no more rows.")
+    found = client(config).get_run(run.run_id)
+    assert (found.info.status, found.data.tags.get("failure")) == (status, failure)
     assert mlflow.active_run() is None
 
 
