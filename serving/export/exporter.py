@@ -27,6 +27,7 @@ from rankline.serving.export.parity import (
     MAX_ROWS,
     ParityReport,
     check_batch_independence,
+    check_encoding,
     check_parity,
     out_of_range,
     plan_inputs,
@@ -100,12 +101,13 @@ def export_ensemble(
 
 
 def check_compiles(prepared: PreparedData, config: ExportConfig) -> None:
-    """Raise an error if the workflow cannot be served, so that no model is trained on its output."""
+    """Raise an error if the workflow cannot be served as it is, so that no model is trained on its output."""
     workflow = _serving_workflow(prepared)
     if config.uncompiled_operators:
         check_uncompiled(workflow, config.uncompiled_operators)
     else:
-        compile_workflow(workflow, prepared.spec.model_dtypes, prepared.candidates)
+        plan = compile_workflow(workflow, prepared.spec.model_dtypes, prepared.candidates)
+        check_encoding(for_inference(workflow, prepared.workflow), plan, prepared.heldout())
 
 
 def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:

@@ -109,15 +109,7 @@ def check_parity(
         ParityError: results differ, or a held-out row is rejected; the message names the first column and row.
         ArtifactError: the model takes other inputs.
     """
-    rows = rows_of(plan.inputs, heldout, MAX_ROWS)
-    served = _serve(plan, rows)
-    try:
-        offline = transform_offline(workflow, rows)
-    except Exception as error:  # operators raise anything
-        raise ParityError(
-            f"NVTabular failed on the held-out rows ({type(error).__name__}: {error}), so there is no reference to "
-            "compare with. Nothing was exported."
-        ) from error
+    rows, served, offline = _encoded(workflow, plan, heldout)
     # Separate: pandas converts integers to float64 if any is missing, and edge cases would lose their last bits.
     edge_cases = _rows_that_fit(plan, edge_case_rows(plan, rows))
     comparable, transformed = _transform_what_can_be(workflow, edge_cases)
@@ -147,6 +139,25 @@ def check_parity(
         largest_score_difference=max(differences),
         num_candidates=few.num_rows,
     )
+
+
+def check_encoding(workflow: nvt.Workflow, plan: Transform, heldout: pa.Table) -> None:
+    """Raise ParityError if the plan and NVTabular encode held-out rows differently."""
+    rows, served, offline = _encoded(workflow, plan, heldout)
+    for name, column in served.items():
+        _compare_column(name, column, offline[name], rows)
+
+
+def _encoded(workflow: nvt.Workflow, plan: Transform, heldout: pa.Table) -> _Batch:
+    rows = rows_of(plan.inputs, heldout, MAX_ROWS)
+    served = _serve(plan, rows)
+    try:
+        return rows, served, transform_offline(workflow, rows)
+    except Exception as error:  # operators raise anything
+        raise ParityError(
+            f"NVTabular failed on the held-out rows ({type(error).__name__}: {error}), so there is no reference to "
+            "compare with. Nothing was exported."
+        ) from error
 
 
 def check_batch_independence(plan: Transform, heldout: pa.Table) -> float:

@@ -82,12 +82,21 @@ def test_recipe_and_model_of_an_installed_package_are_prepared_compiled_and_trai
     assert "gelu replaces mlp" in trained.stderr
 
 
-def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(site: Path) -> None:
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("def lower(", "def unused(", "Cents (columns ['price']) cannot be compiled. Replace it, add a method `lower`"),
+        ("operand=100.0", "operand=10.0", "column 'price' differs: the row {"),
+    ],
+)
+def test_operator_that_cannot_be_served_is_refused_before_anything_is_trained(
+    site: Path, right: str, wrong: str, message: str
+) -> None:
     file = site / "shop/operators.py"
-    file.write_text(file.read_text().replace("def lower(", "def unused("))
+    file.write_text(file.read_text().replace(right, wrong))
     done = cli(site, "run", "shop", "--data-dir", "data", "--valid-share", "0.25")
     assert done.returncode == 1
-    assert "operator Cents (columns ['price']) cannot be compiled. Replace it, add a method `lower`" in done.stderr
+    assert message in done.stderr
     assert {path.name for path in (site / "work/shop").iterdir()} == {"prepared"}
 
 
