@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from rankline.workflows.preprocess.dataset import Dataset
 
 
+OF_GENERATED = ("rows", "data_seed", "cardinality_scale")
+"""Fields of `SourceConfig` that affect only generated rows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
     """The source of the raw rows: a directory, a download or a generator.
@@ -44,10 +48,8 @@ class SourceConfig:
     @property
     def of_generated(self) -> tuple[str, ...]:
         """Command-line flags of the row-generation settings that differ from their defaults."""
-        names = ("rows", "data_seed", "cardinality_scale")
-        return tuple(
-            "--" + name.replace("_", "-") for name in names if getattr(self, name) != getattr(SourceConfig, name)
-        )
+        changed = [name for name in OF_GENERATED if getattr(self, name) != getattr(SourceConfig, name)]
+        return tuple("--" + name.replace("_", "-") for name in changed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,11 @@ def init_command(
         raise ConfigError(
             "no files were passed. Pass at least one, for example: rankline init clicks.csv --label click"
         )
+    from rankline.workflows.data.tabular.config import FilesConfig
+    from rankline.workflows.data.tabular.files import find_files
+
+    chosen = _format(format_name)
+    find_files(FilesConfig(files=tuple(files), format=chosen), Path())  # raises an error if one is missing
     if output.suffix not in (".yaml", ".yml"):
         raise ConfigError(f"--output is {output}, expected a file name ending in .yaml.")
     if output.exists() and not force:
@@ -81,7 +86,7 @@ def init_command(
             label or (),
             output.parent,
             name=None if output.name == _OUTPUT.name else output.stem,
-            format_name=_format(format_name),
+            format_name=chosen,
             progress=progress,
         )
     _show(made)

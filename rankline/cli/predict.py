@@ -1,10 +1,11 @@
 """The commands `predict` and `recommend`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from rankline.cli.options.arguments import FormatName, RecipeName, Repository, T
 from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
 from rankline.recipes.workspace import (
+    NAMES,
     REPOSITORY,
     WORK_DIR,
     exported_workspace,
@@ -27,8 +29,10 @@ from rankline.workflows.core.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from rankline.scoring.read_rows import Block
+    from rankline.scoring.write_scores import Write
     from rankline.serving.client import Client, ModelSchema
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.workflows.preprocess.dataset import Requests
@@ -75,13 +79,18 @@ def predict_command(
     echo '{"userId": 1, "movieId": 31}' | rankline predict --input -
     """
     from rankline.scoring.read_rows import format_of, from_options, missing_columns, output_format_of, stdin_as_file
-    from rankline.scoring.write_scores import check_columns, score_blocks, scores_to, without_score
+    from rankline.scoring.write_scores import check_columns, score_blocks, scores_to
     from rankline.serving.client import ModelSchema
     from rankline.serving.client.request_builder import check
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     words = words or []
     recipe = words.pop(0) if words and not words[0].startswith("-") else "movielens"
+    if version := re.fullmatch(rf"({NAMES})@(\d+)", recipe):
+        raise ConfigError(
+            f"{recipe} is a version, but this command always uses the active version. Pass {version[1]}, or first "
+            f"activate version {version[2]}: rankline promote {version[1]} --to {version[2]}"
+        )
     if url is not None and is_no_recipe(recipe):  # the ensemble may exist only on the server
         ensemble, requests = repository / recipe, None
     else:
@@ -96,7 +105,7 @@ def predict_command(
     found = format_of(input_file, format_name, requests)
     output = None if output == STDOUT else output
     written = output_format_of(output, format_name, found)
-    check_writable(output)
+    check_writable(output, written)
     with ExitStack() as stack:
         client = None if url is None else stack.enter_context(client_for(ensemble, url, tls_root))
         if client is None:
@@ -108,7 +117,10 @@ def predict_command(
             schema = client.schema
         optional = [column.name for column in schema.columns if not column.is_required]
         if input_file is None:
-            blocks = iter([_row(given, schema, requests, optional)])
+            labels = () if is_no_recipe(recipe) else recipe_named(recipe).dataset.labels
+            unread = {*labels} - {column.name for column in schema.columns}  # accepted, as in a file
+            row = {name: text for name, text in given.items() if name not in unread}
+            blocks = iter([_row(row, schema, requests, optional)])
         else:
             path = stack.enter_context(stdin_as_file(found)) if input_file == "-" else Path(input_file)
             blocks = _blocks(path, found, schema, requests, optional)
@@ -124,18 +136,28 @@ def predict_command(
                 _note_unknown(client, first.sent)
             progress = stack.enter_context(stack.enter_context(Stages(["predict"], ERRORS)).stage("predict"))
         write = stack.enter_context(scores_to(output, written))
-        num_rows = num_lacking = first_lacking = 0
-        for rows, scores in score_blocks(client, chain([first], blocks), progress):
-            write(rows, schema.score_columns(scores))
-            if len(lacking := without_score(scores)):
-                first_lacking = first_lacking or num_rows + int(lacking[0]) + 1
-                num_lacking += len(lacking)
-            num_rows += len(rows)
-    if num_lacking:
-        note(
-            f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}: "
-            "the model cannot compute a score from their values. JSON output contains null for them."
-        )
+        warning = _write_scored(write, score_blocks(client, chain([first], blocks), progress), schema)
+    if warning:
+        note(warning)
+
+
+def _write_scored(write: "Write", scored: "Iterable[tuple[pa.Table, NDArray[Any]]]", schema: "ModelSchema") -> str:
+    """Write blocks of rows with their scores. Return a warning if some scores are NaN, otherwise an empty string."""
+    from rankline.scoring.write_scores import without_score
+
+    num_rows = num_lacking = first_lacking = 0
+    for rows, scores in scored:
+        write(rows, schema.score_columns(scores))
+        if len(lacking := without_score(scores)):
+            first_lacking = first_lacking or num_rows + int(lacking[0]) + 1
+            num_lacking += len(lacking)
+        num_rows += len(rows)
+    if not num_lacking:
+        return ""
+    return (
+        f"Warning: the score is NaN in {num_lacking:,} of {num_rows:,} rows, first in row {first_lacking:,}: "
+        "the model cannot compute a score from their values. JSON output contains null for them."
+    )
 
 
 def _check_options(options: Mapping[str, object], given: Mapping[str, str], recipe: str, repository: Path) -> None:

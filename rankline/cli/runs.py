@@ -80,8 +80,8 @@ def compare_command(
 
     rankline compare 3f2a9c1d 8b1e77aa --html compare.html
     """
-    for file in (html, json_file):
-        check_writable(file)
+    check_writable(html, "html")
+    check_writable(json_file)
     if len(runs) < 2:
         raise ConfigError(f"expected at least 2 runs, got {len(runs)}. List them with: rankline runs")
     from rankline.api.pipeline import write_json
@@ -93,9 +93,11 @@ def compare_command(
     from rankline.runs.summary import find_run
     from rankline.workflows.storage.artifacts import write_whole
 
+    run_ids = [_run_of(named, repository) for named in runs]
     store = open_reader(uri_of(work_dir))
     first, *others = [
-        replace(find_run(store, _run_of(named, repository)), called=named if "@" in named else "") for named in runs
+        replace(find_run(store, run_id), called=named if "@" in named else "")
+        for named, run_id in zip(runs, run_ids, strict=True)
     ]
     comparisons = [compare_runs(store, first, other) for other in others]
     if json_file:
@@ -119,7 +121,10 @@ def _run_of(named: str, repository: Path) -> str:
         raise ConfigError(f"{named!r} is invalid, expected a version such as movielens@3.")
     ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
     if not ensemble.run_id:
-        raise ConfigError(f"the model in {named} was trained elsewhere, so it has no MLflow run.")
+        raise ConfigError(
+            f"{named} has no MLflow run to compare, because its model was trained elsewhere. Pass a version that was "
+            f"trained here, or compare only speed: rankline bench {name} --against FILE"
+        )
     return ensemble.run_id
 
 

@@ -68,7 +68,7 @@ def batch_sizes_of(text: str) -> tuple[int, ...]:
         ) from None
 
 
-def check_writable(path: Path | None) -> None:
+def check_writable(path: Path | None, suffix: str = "json") -> None:
     """Check that a path can be written, before the work starts.
 
     The directory is not created here, so a refused command leaves nothing behind.
@@ -76,7 +76,7 @@ def check_writable(path: Path | None) -> None:
     if path in (None, STDOUT):
         return
     if path.is_dir():
-        raise ConfigError(f"{path} is a directory, expected a file such as {path / 'result.json'}")
+        raise ConfigError(f"{path} is a directory, expected a file such as {path / f'result.{suffix}'}")
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir():
         raise ConfigError(f"{there} is a file, expected a directory for {path.name}. Move or remove the file.")

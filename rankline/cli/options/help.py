@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -11,7 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from rankline.terminal.console import CONSOLE, show
 from rankline.workflows.core.errors import ConfigError
-from rankline.workflows.core.formatting import did_you_mean
 
 ALL = "--help-all"
 _COMMON = {
@@ -53,10 +53,9 @@ class HelpGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
-            known = self.list_commands(ctx)
-            raise ConfigError(
-                f"unknown command {args[0]!r}.{did_you_mean(args[:1], known)} List the commands with: rankline --help"
-            )
+            closest = get_close_matches(args[0].lower(), self.list_commands(ctx), n=1)
+            meant = f" Did you mean {closest[0]!r}?" if closest else ""
+            raise ConfigError(f"unknown command {args[0]!r}.{meant} List the commands with: rankline --help")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002

@@ -6,6 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from rankline.api.data_source import OF_GENERATED
 from rankline.cli.options.help import ALL, HelpCommand
 from rankline.recipes import Recipe, recipe_named
 from rankline.recipes.overrides import Command, Overrides, flags_of, with_options
@@ -43,6 +44,9 @@ class RecipeCommand(HelpCommand):
             return super().make_context(info_name, args, parent, **extra)
         verb = _typer_command(self.callback.for_recipe(recipe))  # type: ignore[union-attr]
         verb.recipe_name = recipe.called
+        for parameter in verb.params:
+            if recipe.dataset.generate is None and parameter.name in OF_GENERATED:
+                parameter.hidden = True  # type: ignore[attr-defined]  # an option
         known = {flag for parameter in verb.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         if unknown := [flag for flag in _flags(verb, args) if flag not in {*known, "--help", ALL}]:
             of_recipe = self.callback.flags_of_recipe(recipe)  # type: ignore[union-attr]

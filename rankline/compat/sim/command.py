@@ -382,8 +382,8 @@ def _scorer(config: SimOptions, prepared: "PreparedData") -> "Scorer":
     path = Path(config.load_checkpoint_path or config.results_dir / _MODEL)
     if not path.exists():
         raise ConfigError(
-            f"{path} does not exist, so there is no model to score with. Train a model first, correct "
-            "--load_checkpoint_path, or pass --random_weights to measure an untrained model."
+            f"{path} does not exist, expected a trained model. Train a model first, correct --load_checkpoint_path, "
+            "or pass --random_weights to measure an untrained model."
         )
     kind = _kind(path)
     if kind == CHECKPOINT:

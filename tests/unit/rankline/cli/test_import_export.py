@@ -59,6 +59,8 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
     assert unknown.exit_code == 1
     assert "It contains mine; choose one of these, or pass another --repository" in unknown.output.replace("\n", " ")
     assert "Traceback" not in unknown.output
+    compared = " ".join(call("compare mine@1 mine@2").output.split())
+    assert compared.startswith("Error: mine@1 has no MLflow run to compare, because its model was trained elsewhere.")
     listed = call("versions mine").output
     assert "onnx" in listed
     assert "–" in listed  # no quality is known of it

@@ -127,6 +127,7 @@ def test_place_for_a_result_that_takes_no_file_is_refused(tmp_path: Path) -> Non
         check_writable(tmp_path / "file" / "result.json")
     with pytest.raises(ConfigError, match="is a directory, expected a file such as .*result.json"):
         check_writable(tmp_path)
+    assert "is a directory, expected a file such as result.html" in invoke("compare", "a", "b", "--html", ".").output
 
 
 @pytest.mark.parametrize("verb", [["runs"], ["compare", "a", "b"], ["bench"]])
@@ -241,10 +242,25 @@ def test_help_lists_every_command_below_its_purpose() -> None:
     assert [name for name in commands if f" {name} " not in text] == []
 
 
-def test_unknown_command_is_told_the_nearest() -> None:
-    done = invoke("expory")
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("expory", " Did you mean 'export'?"), ("rnu", " Did you mean 'run'?"), ("x", "")],
+)
+def test_unknown_command_is_told_the_nearest(typed: str, hint: str) -> None:
+    done = invoke(typed)
     assert done.exit_code == 1
-    assert "unknown command 'expory'. Did you mean 'export' by 'expory'?" in " ".join(done.output.split())
+    assert f"unknown command '{typed}'.{hint} List the commands with" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("verb", ["run", "prepare"])
+def test_only_recipes_that_generate_rows_offer_their_number(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.yaml").write_text(RECIPE)
+    flags = ("--rows N", "--data-seed N", "--cardinality-scale X")
+    assert [flag for flag in flags if flag in text_of(verb, "shop.yaml")] == []
+    assert [flag for flag in flags if flag in text_of(verb, "movielens")] == [*flags]
 
 
 def test_short_help_says_how_to_see_the_rest() -> None:

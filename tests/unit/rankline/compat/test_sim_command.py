@@ -282,9 +282,7 @@ def test_inference_scores_the_test_rows_by_any_model(
 
 def test_inference_uses_random_weights_on_request(prepared: Path, tmp_path: Path, store: mlflow.MlflowClient) -> None:
     arguments = [*SMALL, "--dataset_dir", prepared, "--results_dir", tmp_path, "--mode", "inference"]
-    with pytest.raises(
-        ConfigError, match=r"model does not exist, so there is no model to score with.*--random_weights"
-    ):
+    with pytest.raises(ConfigError, match=r"model does not exist, expected a trained model.*--random_weights"):
         sim(*arguments)
     assert not (tmp_path / "log.json").exists()
     sim(*arguments, "--random_weights", "--amp")
@@ -302,7 +300,7 @@ def test_saved_model_is_not_scored_otherwise_than_it_is_served(prepared: Path, s
         r"Remove",
     ):
         sim(*arguments)
-    with pytest.raises(ConfigError, match="nix does not exist, so there is no model to score with"):
+    with pytest.raises(ConfigError, match="nix does not exist, expected a trained model"):
         sim(*arguments, "--load_checkpoint_path", "nix")
 
 

@@ -124,6 +124,23 @@ def test_predict_scores_one_row_in_process(repository: Path) -> None:
     done = predict(repository, "--x", "3")
     assert json.loads(done.stdout) == {"x": 3, "score": 13}
     assert predict(repository, "--x", "3", "--output", "-").stdout == done.stdout
+    assert predict(repository, "--x", "3", "--rating", "5").stdout == done.stdout  # the label, which files may have too
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--x", "3", "--output", "."], ". is a directory, expected a file such as result.jsonl"),
+        (["--x", "3", "--output", ".", "--format", "csv"], ". is a directory, expected a file such as result.csv"),
+        (["movielens@1", "--x", "3"], "uses the active version. Pass movielens, or first activate version 1: rankline"),
+    ],
+)
+def test_places_and_versions_that_cannot_be_used_are_refused(
+    repository: Path, arguments: list[str], message: str
+) -> None:
+    done = predict(repository, *arguments)
+    assert done.exit_code == 1
+    assert message in " ".join(done.output.split())
 
 
 def test_late_rows_that_do_not_fit_leave_no_file(
@@ -293,11 +310,7 @@ def test_known_items_are_recommended_on_demand_only(tmp_path: Path) -> None:
 
 def test_missing_context_is_asked_for(tmp_path: Path) -> None:
     prepared, (client, _) = prepared_at(tmp_path / "prepared", CATALOGUE), client_of(INPUTS)
-    with pytest.raises(
-        ConfigError,
-        match=r"also requires \['country', 'hour'\].*Pass --context country=… --context "
-        r"hour",
-    ):
+    with pytest.raises(ConfigError, match=r"requires \['country', 'hour'\].*Pass --context country=… --context hour"):
         best_items(client, prepared, 7, 1)
     with pytest.raises(ConfigError, match=r"contains \['contry'\], expected .*Did you mean 'country' by 'contry'"):
         check_context(prepared, client.schema, ["contry", "hour"])
@@ -311,11 +324,7 @@ def test_columns_that_may_be_missing_are_not_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [
-        ("country=DE", {"country": "DE"}),
-        ("hour=17", {"hour": 17}),
-        ("country=a=b", {"country": "a=b"}),
-    ],
+    [("country=DE", {"country": "DE"}), ("hour=17", {"hour": 17}), ("country=a=b", {"country": "a=b"})],
 )
 def test_context_is_typed_as_the_model_takes_it(text: str, expected: dict[str, Any]) -> None:
     client, _ = client_of(INPUTS)
