@@ -35,17 +35,9 @@ def publish_tiny(
     num_padding_bytes: int = 0,
     **limits: int,
 ) -> ExportedEnsemble:
-    """Add a version that answers key i with offset + i.
+    """Add a version that answers key i with offset + i, trained by a run of this id and tracking URI.
 
-    Args:
-        repository: where to.
-        offset: what tells this version from others.
-        keep: versions to keep.
-        runtime: of both steps; "" for the native backend, where there is one.
-        run: id of the run that would have trained it, and tracking URI of its store.
-        promote: serve the new version.
-        num_padding_bytes: size of a file more in each plan, which nothing reads.
-        limits: further fields of both steps' `ModelConfig`.
+    `runtime` "" is the native backend, where there is one; `limits` are further fields of both steps' `ModelConfig`.
     """
     about = {
         "run_id": run[0],

@@ -29,15 +29,7 @@ def result_of(
     counts: Mapping[str, Any] | None = None,
     **outcome: Any,
 ) -> LoadResult:
-    """A stable run with these latencies, one after another.
-
-    Args:
-        load: what was asked.
-        latencies_ms: of the requests.
-        num_slices: that they are shared out to.
-        counts: of each slice, see `record_of`.
-        **outcome: of the run, in place of a stable one that nothing is wrong with.
-    """
+    """A stable run with these latencies, one after another, in slices of these `counts` (see `record_of`)."""
     slices = (record_of(part, **(counts or {})) for part in np.array_split(np.asarray(list(latencies_ms)), num_slices))
     return LoadResult.of_run(Run(load=load, slices=tuple(slices)), **{"is_stable": True, **outcome})
 

@@ -8,13 +8,7 @@ from rankline.training.distributed.communicator import Array, SingleProcess
 
 
 class FakeTwoWorkers(SingleProcess):
-    """A world whose other worker has sent what it has.
-
-    Args:
-        sent: arrays, in the order in which they are gathered.
-        rank: of the worker that is here.
-        said: by the other worker, where plain values are gathered.
-    """
+    """A world whose other worker has sent these arrays, as they are gathered, and `said` plain values."""
 
     size = 2
 

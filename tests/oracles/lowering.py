@@ -104,10 +104,7 @@ def requests(workflow: nvt.Workflow, *, max_size: int = 10) -> st.SearchStrategy
     first = training_rows()[names].iloc[:1]
     rows = st.lists(st.tuples(*(VALUES[name] for name in names)), max_size=max_size)
     return rows.map(
-        lambda rows: typed(
-            {name: [*(row[i] for row in rows), first[name][0]] for i, name in enumerate(names)},
-            DTYPES,
-        )
+        lambda rows: typed({name: [*(row[i] for row in rows), first[name][0]] for i, name in enumerate(names)}, DTYPES)
     )
 
 
@@ -178,11 +175,7 @@ def unpadded(column: Any) -> Any:
 def assert_same(workflow: nvt.Workflow, plan: TransformPlan, request: pd.DataFrame, *, widened: bool = False) -> None:
     """Ids, offsets and the bits of floats are identical.
 
-    Args:
-        workflow: fitted.
-        plan: compiled.
-        request: raw rows.
-        widened: NVTabular may hold the same numbers in a wider float, as pandas does where some are missing.
+    `widened`: NVTabular may hold the same numbers in a wider float, as pandas does where some are missing.
     """
     with quiet_nvtabular(), np.errstate(all="ignore"):
         expected = workflow.transform(request.copy())

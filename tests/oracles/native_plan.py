@@ -18,11 +18,7 @@ from rankline.workflows.schema.tensor_names import MISSING_LIST, NNZS, VALUES
 def open_native(
     directory: Path, candidates: Sequence[str] = (), max_list_length: int = 0, *, plan: TransformPlan | None = None
 ) -> NativePlan:
-    """A saved plan in C++.
-
-    Raises:
-        ArtifactError: it cannot be loaded.
-    """
+    """A saved plan in C++; one that cannot be loaded is an `ArtifactError`."""
     built_objects()  # which tests of the plan may be the first to need
     return NativePlan(plan or TransformPlan.load(directory), directory, candidates, max_list_length)
 

@@ -13,13 +13,7 @@ MEMORY, THREADS = "address,undefined", "thread"
 
 
 def sanitized(program: Path, *folders: str, by: str = MEMORY) -> Path:
-    """Compile a program with sources of the native backends; some 20 seconds of CPU time for those of the plan.
-
-    Args:
-        program: its own source.
-        folders: whose sources it needs, beside those at the top.
-        by: what is looked for, `MEMORY` or `THREADS`.
-    """
+    """Compile a program with the sources at the top and in `folders`; those of the plan take 20 seconds of CPU time."""
     patterns = ("*.cc", *(f"{folder}/**/*.cc" for folder in folders))
     sources = [program, *(path for root in FOLDERS for one in patterns for path in sorted(root.glob(one)))]
     flags = (*_FLAGS, f"-fsanitize={by}")

@@ -67,14 +67,7 @@ def head_of(width: int) -> Head:
 def both_scores(
     model: ForeignModel, rows: NDArray[np.float32], directory: Path, columns: Sequence[str] = NAMES
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Scores of the framework, and of the ONNX model that is written.
-
-    Args:
-        model: takes one matrix.
-        rows: their columns in the order of `columns`.
-        directory: for the file.
-        columns: those of a workflow.
-    """
+    """Scores of the framework and of the ONNX model that is written, for rows of these columns in that order."""
     (feed,) = feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in columns], {})
     matrix = rows[:, [list(columns).index(name) for name in feed.columns]]
     expected = model.run({feed.input.name: matrix})["score"]
@@ -106,14 +99,7 @@ _LIGHTGBM_OPTIONS: Mapping[str, dict[str, Any]] = {
 class Framework:
     """A framework of forests.
 
-    Attributes:
-        importer: the module that reads its files.
-        objectives: what it trains for.
-        train: a model of rows: `train(rows, objective, trees=10, names=NAMES, **options)`.
-        thresholds: those of a model, as (column, value).
-        save: writes a model into a directory.
-        predict: scores of rows.
-        takes_infinity: whether it predicts rows with infinite values.
+    `train(rows, objective, trees=10, names=NAMES, **options)` makes a model; its thresholds are (column, value).
     """
 
     importer: ModuleType

@@ -95,14 +95,9 @@ def documented(section: str) -> list[str]:
 
 @dataclass
 class Stack:
-    """A copy of the project from which the stack is started.
+    """A copy of the project, with model_repository, work and .env, from which the stack is started.
 
-    Attributes:
-        path: the copy, with model_repository, work and .env.
-        environment: of its commands.
-        services: those whose images are there.
-        ports: by the middle of their variable's name.
-        said: what the document's first commands said.
+    `ports` are by the middle of their variable's name, and `said` is what the document's first commands said.
     """
 
     path: Path

@@ -34,11 +34,7 @@ _USER = "postgres"  # whom the packages make: root may not run it
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A server with an empty database, reached through a socket that its user and root can enter.
-
-    Yields:
-        Its URI, for SQLAlchemy.
-    """
+    """The URI of a server with an empty database, reached through a socket that its user and root can enter."""
     assert PROGRAMS is not None
     directory = Path(mkdtemp(prefix="rankline-postgres-"))  # pytest's own is closed to other users
     as_user = []

@@ -121,11 +121,7 @@ def test_dead_worker_costs_nothing_and_a_dead_scheduler_the_run(
 ) -> None:
     assert len(contents(alone)) > 30  # six files of rows, the spec, and 26 vocabularies
     output = tmp_path / "work" / "prepared"
-    with (
-        scheduler(tmp_path) as (process, address),
-        worker(address, tmp_path) as first,
-        worker(address, tmp_path),
-    ):
+    with scheduler(tmp_path) as (process, address), worker(address, tmp_path) as first, worker(address, tmp_path):
         await_workers(address, 2)
         with open_pool(DaskConfig(dask=address, dask_timeout_s=LIMIT_S), output.parent) as pool:
             death = At(2.2, first.kill)

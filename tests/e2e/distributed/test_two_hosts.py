@@ -65,11 +65,7 @@ Host *
 
 
 class Hosts:
-    """Hosts alpha and beta; everything that runs on them ends with it.
-
-    Args:
-        directory: for the few files of /etc.
-    """
+    """Hosts alpha and beta; everything that runs on them ends with it. `directory` is for the few files of /etc."""
 
     def __init__(self, directory: Path) -> None:
         self._sshd = need_program("sshd", package="openssh-server", directories=[Path("/usr/sbin")])
@@ -98,10 +94,7 @@ class Hosts:
             first = self._namespace("--unshare-user", "--uid", "0", "--gid", "0")
             within = ["nsenter", "--target", str(first), "--user", "--net", "--preserve-credentials", "--"]
             second = self._namespace(within=within)
-            self._enter = {
-                "alpha": within,
-                "beta": [*within, "nsenter", "--target", str(second), "--net", "--"],
-            }
+            self._enter = {"alpha": within, "beta": [*within, "nsenter", "--target", str(second), "--net", "--"]}
             self._configure("alpha", "link add eth0 type veth peer name eth0 netns", str(second))
             for name, address in ADDRESSES.items():
                 self._configure(name, "link set lo up")
@@ -190,12 +183,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 @dataclass(frozen=True)
 class Work:
-    """A directory that both hosts see, with data that Dask prepared.
-
-    Attributes:
-        path: the directory.
-        tasks: how many tasks the worker of each host did for that.
-    """
+    """A directory that both hosts see, with data that Dask prepared in so many `tasks` on each host."""
 
     path: Path
     tasks: dict[str, int]
@@ -260,7 +248,7 @@ def test_elastic_run_continues_without_a_lost_host_and_takes_it_back(hosts: Host
     def wait_for_generations(*sizes: int) -> None:
         generations = "SELECT CAST(value AS INTEGER) FROM metrics WHERE key = 'workers' ORDER BY timestamp, step"
         wait_until(
-            lambda: training.poll() is not None or recorded(work.path, generations) == [(size,) for size in sizes],
+            lambda: training.poll() is not None or recorded(work.path, generations) == [(size,) for size in sizes]
         )
         assert training.poll() is None, training.communicate()
 
@@ -284,7 +272,7 @@ def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Wor
         "alpha", [*TRAIN, "--epochs", "1000", "--timeout-s", "20"], cwd=work.path, stderr=subprocess.PIPE
     )
     wait_until(
-        lambda: training.poll() is not None or hosts.bytes_received("beta") - before > 2 * weights.stat().st_size,
+        lambda: training.poll() is not None or hosts.bytes_received("beta") - before > 2 * weights.stat().st_size
     )
     assert training.poll() is None, training.communicate()
     hosts.cut()

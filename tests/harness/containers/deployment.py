@@ -22,11 +22,7 @@ _CPP = (".cc", ".h")
 
 
 def compose(name: str = "docker-compose.yml", **variables: str) -> dict[str, Any]:
-    """A compose file with its variables filled in.
-
-    Raises:
-        KeyError: a variable that must be given is not.
-    """
+    """A compose file with its variables filled in; one that must be given and is not is a `KeyError`."""
 
     def fill(match: "re.Match[str]") -> str:
         variable, kind, text = match.groups()
@@ -74,11 +70,7 @@ def allowed_files() -> set[str]:
 
 
 def needed_files() -> tuple[set[str], set[str]]:
-    """What the images need: the benchmark's client with all that it imports, the native backends, and scripts.
-
-    Returns:
-        Files of the project, and names of the other top-level modules that are not Python's own.
-    """
+    """Files of the project that the images need, and the other packages that those import."""
     never_called = {"workflows/nvt/io/workflow.py"}  # imported by functions alone
     files, modules = set(never_called), set[str]()
     waiting = ["serving/deploy/bench.py", "rankline/__init__.py"]

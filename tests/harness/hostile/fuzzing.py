@@ -68,13 +68,7 @@ serving: {engine: onnx, max_batch_size: 128}
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A kind of file.
-
-    Attributes:
-        file: an honest one, which is damaged in place.
-        read: what reads it, in its directory.
-        parse, render: text → plain values and back; None for a format that has none.
-    """
+    """An honest file, damaged in place, and what reads it; `parse` is None for a format without plain values."""
 
     file: Path
     read: Callable[[], Any]
@@ -178,11 +172,7 @@ def _changed(document: Any, rng: random.Random) -> Any:
 
 
 def fuzz(target: Target, count: int, rng: random.Random) -> Counter[str]:
-    """Damage a file so many times; how often it was read, and how often refused.
-
-    Raises:
-        AssertionError: something else was raised, with the file's content.
-    """
+    """Damage a file so often; how often it was read, and how often refused. Any other error is an AssertionError."""
     honest, found = target.file.read_bytes(), Counter[str]()
     target.read()
     try:

@@ -15,14 +15,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Made:
-    """What a call of a name makes, filled with a state if it has one.
-
-    Args:
-        name: what is called.
-        arguments: its arguments.
-        state: what is put into the result.
-        how: `pickle.REDUCE`, which calls, or `pickle.NEWOBJ`, which leaves `__init__` out.
-    """
+    """The result of a call, filled with `state`; `NEWOBJ` in place of `REDUCE` leaves `__init__` out."""
 
     name: Name
     arguments: tuple[Any, ...] = ()

@@ -8,11 +8,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def vanishing(url: str) -> Iterator[tuple[str, Callable[[], None]]]:
-    """An address in front of a server, and what makes the machine behind it vanish; another takes its place.
-
-    Args:
-        url: HOST:PORT of the server.
-    """
+    """An address in front of HOST:PORT, and what makes the machine behind it vanish; another takes its place."""
     host, _, port = url.rpartition(":")
     generation, open_sockets = 0, list[socket.socket]()
 

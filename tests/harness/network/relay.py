@@ -10,12 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Relay:
-    """What goes between.
-
-    Attributes:
-        answers: paths of requests whose answers came back.
-        lost: those of requests whose answers were lost, after the server had given them.
-    """
+    """What goes between: paths of requests whose answers came back, and of those whose answers it lost."""
 
     def __init__(self, server: str) -> None:
         self.answers = list[str]()

@@ -11,12 +11,9 @@ from queue import Queue
 
 @contextmanager
 def tls_in_front_of(url: str, certificates: Path, *, client_root: Path | None = None) -> Iterator[str]:
-    """An address that decrypts what it gets and hands it to a server.
+    """An address that decrypts what it gets, with `make_certificates`'s files, and hands it to a server at HOST:PORT.
 
-    Args:
-        url: HOST:PORT of the server.
-        certificates: directory that `make_certificates` filled.
-        client_root: who must have signed the certificates of clients; None asks for none.
+    Clients need a certificate signed by `client_root`, unless it is None.
     """
     host, _, port = url.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -11,11 +11,7 @@ from rankline.workflows.storage import artifacts
 
 
 class DiskCalls:
-    """Calls that were made while they were patched.
-
-    Attributes:
-        made: "sync", "rename" or "remove", and the path that it was for.
-    """
+    """Calls that were made while they were patched: "sync", "rename" or "remove", and the path that it was for."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []

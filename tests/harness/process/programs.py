@@ -17,14 +17,7 @@ def need_program(name: str, *, package: str, directories: Iterable[Path] = ()) -
 
 
 def leave_installed(site: Path, name: str, entry_points: str = "", *, release: str = "1.0") -> None:
-    """What an installer leaves of a package beside its modules.
-
-    Args:
-        site: directory that is searched for packages.
-        name: of the package.
-        entry_points: in the form of entry_points.txt.
-        release: its version.
-    """
+    """What an installer leaves of a package beside its modules; `entry_points` in the form of entry_points.txt."""
     about = site / f"{name.replace('-', '_')}-{release}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n", encoding="utf-8")

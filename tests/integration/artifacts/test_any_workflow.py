@@ -202,10 +202,7 @@ missing = st.sets(st.sampled_from(NULLABLE))
 
 @given(lacking=st.lists(st.tuples(st.integers(0, 50), missing), min_size=1, max_size=8))
 def test_missing_values_are_served_as_nvtabular_transforms_them(
-    client: Client,
-    rows: pa.Table,
-    score_offline: Callable[[pa.Table], Any],
-    lacking: list[tuple[int, set[str]]],
+    client: Client, rows: pa.Table, score_offline: Callable[[pa.Table], Any], lacking: list[tuple[int, set[str]]]
 ) -> None:
     drawn = [
         {name: None if name in names else value for name, value in rows.slice(i, 1).to_pylist()[0].items()}

@@ -55,8 +55,7 @@ def assert_same_scores(actual: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(
-    ("project", "served", "rows"),
-    [("project", "rankline.yaml", "churn.csv"), ("project2", "shop", "rows.csv")],
+    ("project", "served", "rows"), [("project", "rankline.yaml", "churn.csv"), ("project2", "shop", "rows.csv")]
 )
 def test_project_predicts_the_same(project: str, served: str, rows: str, files: Path, tmp_path: Path) -> None:
     output = tmp_path / "scores.csv"

@@ -13,7 +13,6 @@ import pytest
 from rankline.serving.client import Client
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.importers.export import export_foreign
-from rankline.serving.importers.input_binding import Input
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.in_process import open_ensemble
@@ -21,17 +20,11 @@ from rankline.serving.server.supervisor import config_of
 from rankline.workflows.core.errors import ArtifactError, ConfigError, LoweringError, ParityError, RequestError
 from rankline.workflows.nvt.compat import ops
 from rankline.workflows.nvt.io.workflow import save_workflow
-from rankline.workflows.schema.tensor_names import NNZS, VALUES
-from tests.factories.importable_models import save_saved_model
+from tests.factories.importable_models import LAYOUTS, expected, save_saved_model
 from tests.oracles.nvtabular import fitted, transformed
 
 OUTSIDE = Path(__file__).parent / "outside"
-INPUTS = (
-    Input(name="user", dtype="int64", shape=(None, 1)),
-    Input(name="price", dtype="float32", shape=(None, 1)),
-    Input(name="tags" + VALUES, dtype="int64", shape=(None, None)),
-    Input(name="tags" + NNZS, dtype="int32", shape=(None, 1)),
-)
+INPUTS = LAYOUTS["[rows, 1], lists padded, with lengths"]
 ROWS = pd.DataFrame(
     {
         "user": ["x", "y", None, "é", "x"] * 10,
@@ -78,29 +71,26 @@ def ensemble(workflow: Path, model: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def expected(functions: Any, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+def scores(functions: Any, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     workflow = fitted(graph(functions.doubled), ROWS, tmp_path_factory.mktemp("again"))
-    frame = pd.DataFrame(transformed(workflow, ROWS))
-    total = 0.1 * frame["user"].to_numpy() + 0.25 * frame["price"].to_numpy()
-    total = total + 0.05 * np.array([np.sum(tags) for tags in frame["tags"]])
-    return 1 / (1 + np.exp(-total))
+    return expected(INPUTS, pd.DataFrame(transformed(workflow, ROWS)))
 
 
-def test_uncompiled_workflow_scores_as_nvtabular_in_process(ensemble: ExportedEnsemble, expected: np.ndarray) -> None:
+def test_uncompiled_workflow_scores_as_nvtabular_in_process(ensemble: ExportedEnsemble, scores: np.ndarray) -> None:
     with open_ensemble(ensemble) as client:
-        np.testing.assert_allclose(client.predict(SAMPLE), expected, rtol=1e-5)
+        np.testing.assert_allclose(client.predict(SAMPLE), scores, rtol=1e-5)
 
 
-def test_uncompiled_workflow_scores_the_same_in_triton(ensemble: ExportedEnsemble, expected: np.ndarray) -> None:
+def test_uncompiled_workflow_scores_the_same_in_triton(ensemble: ExportedEnsemble, scores: np.ndarray) -> None:
     with EmbeddedServer(config_of(ensemble)) as server, Client(server.endpoints.grpc, "mine") as client:
-        np.testing.assert_allclose(client.predict(SAMPLE), expected, rtol=1e-5)
+        np.testing.assert_allclose(client.predict(SAMPLE), scores, rtol=1e-5)
         for number in range(5):
             alone = client.predict(SAMPLE.slice(number, 1))
-            np.testing.assert_allclose(alone, expected[number : number + 1], rtol=1e-5)
+            np.testing.assert_allclose(alone, scores[number : number + 1], rtol=1e-5)
         missing = SAMPLE.slice(0, 2).set_column(2, "tags", pa.array([None, ["a"]], pa.list_(pa.string())))
         with pytest.raises(RequestError, match="NVTabular cannot transform the rows"):
             client.predict(missing)
-        np.testing.assert_allclose(client.predict(SAMPLE.slice(0, 1)), expected[:1], rtol=1e-5)
+        np.testing.assert_allclose(client.predict(SAMPLE.slice(0, 1)), scores[:1], rtol=1e-5)
 
 
 def test_uncompiled_operator_is_refused_unless_named(workflow: Path, model: Path, tmp_path: Path) -> None:

@@ -222,13 +222,7 @@ HELD = {"x": [-1]}
 
 
 class Gate:
-    """Holds a model of the backend `wait` from the block's begin to its end, or until it is opened.
-
-    Args:
-        server: has the model.
-        repository: has its directory.
-        model: its name.
-    """
+    """Holds a model of the backend `wait` from the block's begin to its end, or until it is opened."""
 
     def __init__(self, server: EmbeddedServer, repository: Path, model: str) -> None:
         self._server, self._model = server, model

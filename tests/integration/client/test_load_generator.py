@@ -56,14 +56,7 @@ def one_at_a_time(message: Any) -> None:
 
 def sleep_config(name: str, **script: str) -> ModelConfig:
     x, y = (Tensor(name=name, dtype="int64") for name in "xy")
-    return ModelConfig(
-        name=name,
-        backend="sleep",
-        inputs=(x,),
-        outputs=(y,),
-        max_batch_size=8,
-        parameters=script,
-    )
+    return ModelConfig(name=name, backend="sleep", inputs=(x,), outputs=(y,), max_batch_size=8, parameters=script)
 
 
 @pytest.fixture(scope="module")

@@ -163,11 +163,7 @@ def test_developer_environment_serves_every_target(checkout: Path) -> None:
 
 
 def environment_made(checkout: Path, **environment: str) -> list[str]:
-    """Have the environment made, and no package installed.
-
-    Returns:
-        What was said.
-    """
+    """Have the environment made, and no package installed; what was said."""
     done = setup(checkout, **{**NOWHERE, **environment})
     lines = done.stdout.splitlines()
     assert "installing into .venv" in lines[-1], done.stderr

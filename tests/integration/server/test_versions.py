@@ -278,10 +278,7 @@ def test_killed_model_process_under_load_comes_back(served: Served, step: str) -
     assert set(seen.answers) == {10}
     errors = set(seen.errors)  # no DeadlineError: nobody hangs; "has no model" while it is loaded
     assert all(text.startswith("ServerError") or "has no model" in text for text in errors), errors
-    assert served.events == [
-        f"{NAME}_{step}_v1 has lost a process; reloading it",
-        f"{NAME}_{step}_v1 is ready again",
-    ]
+    assert served.events == [f"{NAME}_{step}_v1 has lost a process; reloading it", f"{NAME}_{step}_v1 is ready again"]
 
 
 @IN_PYTHON
@@ -413,20 +410,3 @@ def test_keys_are_hidden_from_the_process_list(served: Served) -> None:
     assert len(set(keys)) == 1  # which its own user can read
     for process in served.server.process_ids():
         assert not [key for key in keys if key in "\0".join(psutil.Process(process).cmdline())]
-
-
-def test_supervisor_without_following_ignores_new_versions(served: Served) -> None:
-    events: list[str] = []
-    first = ExportedEnsemble.load(served.repository)
-    supervisor = Supervisor(served.server, first, follow_versions=False, report=events.append)
-    served.publish(20)
-    supervisor.step()
-    assert (served.ask(), events) == (10, [])
-
-
-@pytest.mark.parametrize("runtime", ["", PYTHON_RUNTIME], ids=["native", "python"])
-def test_damaged_version_is_not_started(tmp_path: Path, runtime: str) -> None:
-    ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)
-    file = damage(ensemble, "transform")
-    with pytest.raises(ServerError, match=f"{file.name} does not match its checksum"):
-        EmbeddedServer(config_of(ensemble)).start()

@@ -35,13 +35,7 @@ _IN_ONE_PARTITION = {"lists: ValueCount": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """A graph, and the rows that it is fitted to.
-
-    Attributes:
-        name: the family of the lowering tests that has it, and what it is called there.
-        make: makes it anew.
-        rows: which rows, a key of `Rows`.
-    """
+    """A graph, named as the lowering tests name it, and the rows that it is fitted to, a key of `Rows`."""
 
     name: str
     make: Callable[[], Any]

@@ -48,24 +48,18 @@ MODELS = {
         ),
     ),
     "torch_mlp": Model(
-        data="movielens",
-        config=TrainConfig(model=TorchMLPConfig(hidden=(8,), **_SMALL), **_RUN),
-        engines=("pytorch",),
+        data="movielens", config=TrainConfig(model=TorchMLPConfig(hidden=(8,), **_SMALL), **_RUN), engines=("pytorch",)
     ),
     "dlrm": Model(
         data="criteo",
         config=TrainConfig(
-            model=DLRMConfig(bottom_mlp=(8, 4), top_mlp=(8,), **_SMALL),
-            optimizer="lazy_adam",
-            weight_decay=1.0,
-            **_RUN,
+            model=DLRMConfig(bottom_mlp=(8, 4), top_mlp=(8,), **_SMALL), optimizer="lazy_adam", weight_decay=1.0, **_RUN
         ),
     ),
     "dien": Model(
         data="amazon",
         config=TrainConfig(
-            model=DIENConfig(hidden=(8,), gru_units=4, short_history=5, aux_hidden=(4,), recency=True, **_SMALL),
-            **_RUN,
+            model=DIENConfig(hidden=(8,), gru_units=4, short_history=5, aux_hidden=(4,), recency=True, **_SMALL), **_RUN
         ),
         engines=("tensorflow",),
     ),
@@ -73,13 +67,7 @@ MODELS = {
 
 
 def encode(prepared: PreparedData, dtypes: Mapping[str, str], rows: pa.Table | None = None) -> tuple[pa.Table, Any]:
-    """Held-out rows as requests hold them, and as the plan of the data's workflow encodes them.
-
-    Args:
-        prepared: the data.
-        dtypes: what the model takes.
-        rows: other rows than the held-out ones.
-    """
+    """Rows (held-out ones, unless given) as requests hold them, and as the plan of the data's workflow encodes them."""
     workflow = prepared.workflow()
     with quiet_nvtabular():
         plan = compile_workflow(

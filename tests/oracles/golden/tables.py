@@ -14,9 +14,7 @@ from pyarrow import feather
 def table_of(frame: pd.DataFrame, elements: Mapping[str, Any] = MappingProxyType({})) -> pa.Table:
     """A frame as Arrow, NaN as it is; columns of numbers as they are, of anything else by their values.
 
-    Args:
-        frame: what NVTabular takes or makes.
-        elements: column of lists → dtype of what is in them; others are as Arrow finds them.
+    `elements` are dtypes of what is in lists, by column; others are as Arrow finds them.
     """
 
     def column(name: str) -> pa.Array:
@@ -49,8 +47,7 @@ def read_table(path: Path) -> pa.Table:
 def steps_apart(actual: pa.Table, expected: pa.Table) -> dict[str, int]:
     """Column of floats that are not the same bits → how many floats lie between the two that are furthest apart.
 
-    Raises:
-        AssertionError: anything else differs: a column, dtype, length, id, offset, or what is missing.
+    Any other difference is an AssertionError.
     """
     assert actual.schema.equals(expected.schema), (actual.schema, expected.schema)
     assert actual.num_rows == expected.num_rows

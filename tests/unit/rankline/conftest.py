@@ -21,13 +21,7 @@ from tests.factories.ensembles import NAME, publish_tiny
 
 @dataclass(frozen=True)
 class Store:
-    """Runs of one experiment.
-
-    Attributes:
-        root: holds the store.
-        client: of it.
-        experiment: id.
-    """
+    """Runs of one experiment, in a store below `root`."""
 
     root: Path
     client: MlflowClient

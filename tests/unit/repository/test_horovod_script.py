@@ -75,10 +75,7 @@ def check(checkout: Path) -> str:
 
 @pytest.mark.parametrize(
     ("lacking", "arguments", "message"),
-    [
-        ((), ("--mpi",), "got the option '--mpi', expected mpi or none"),
-        (("g++",), (), "apt-get install g++"),
-    ],
+    [((), ("--mpi",), "got the option '--mpi', expected mpi or none"), (("g++",), (), "apt-get install g++")],
 )
 def test_missing_requirement_is_reported_before_anything_is_built(
     checkout: Path, tmp_path: Path, lacking: tuple[str, ...], arguments: tuple[str, ...], message: str

@@ -28,12 +28,9 @@ _REFUSED, _TAKEN, _CRASHED = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One hostile artifact.
+    """One hostile artifact: `write` makes it in a directory and returns the path to open.
 
-    Attributes:
-        name: unique in its family.
-        write: writes the artifact into a directory and returns the path to open.
-        is_refused: whether opening must raise a `RanklineError`; if not, it may also succeed, without effect.
+    If not `is_refused`, opening it may also succeed, without effect.
     """
 
     name: str
@@ -43,13 +40,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Cases that are opened in the same way.
-
-    Attributes:
-        open: what a user runs on such an artifact.
-        cases: made once per run.
-        warm_up: imports what `open` needs, before the children are forked and measured.
-    """
+    """Cases that are opened in the same way; `warm_up` imports what that needs, before the children are forked."""
 
     open: Callable[[Path], Any]
     cases: Callable[[], Iterable[Case]]
@@ -58,13 +49,7 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What opening a case did.
-
-    Attributes:
-        harm: an empty string, or what went wrong.
-        num_bytes: peak memory beyond what the process held when it was forked.
-        duration_s: CPU time.
-    """
+    """What opening a case did: "" or the harm, peak memory beyond that of the fork, and CPU time."""
 
     harm: str
     num_bytes: int

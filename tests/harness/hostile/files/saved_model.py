@@ -347,12 +347,7 @@ def _resize(size: int, file: Path) -> None:
 
 
 def open_both(path: Path) -> None:
-    """Open it as a model of somebody else's, and check it as one that is served.
-
-    Raises:
-        RanklineError: both refuse it.
-        AssertionError: only one does.
-    """
+    """Open it as somebody else's model, and check it as one that is served: both refuse it, or neither does."""
     refused = [error for error in (_error(check_served, path), _error(open_model, path)) if error]
     assert len(refused) != 1, f"only one refuses: {refused}"
     if refused:

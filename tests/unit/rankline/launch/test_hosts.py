@@ -95,10 +95,8 @@ def test_workers_run_here_unless_hosts_are_named(tmp_path: Path) -> None:
     assert LaunchConfig().find_hosts(WorkersConfig(workers=2)) == {"localhost": 2}
     assert LaunchConfig().find_hosts(config) == {"localhost": 4}
     assert LaunchConfig(hosts="a:2,b").find_hosts(config) == {"a": 2, "b": 1}
-    script = tmp_path / "hosts.sh"
-    script.write_text("#!/bin/sh\necho c:3\n")
-    script.chmod(0o755)
-    assert LaunchConfig(host_discovery_script=str(script)).find_hosts(config) == {"c": 3}
+    hosts = script(tmp_path / "hosts.sh", "echo c:3")
+    assert LaunchConfig(host_discovery_script=str(hosts)).find_hosts(config) == {"c": 3}
 
 
 def test_script_that_cannot_run_is_refused() -> None:

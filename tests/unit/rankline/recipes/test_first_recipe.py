@@ -177,6 +177,7 @@ def test_init_replaces_a_file_by_force_only(here: Path) -> None:
     assert done.exit_code == 1
     assert "rankline.yaml already exists" in done.output
     assert (here / "rankline.yaml").read_text() == "mine"
+    assert "no.csv is not a file, directory or pattern" in invoke("no.csv").output  # the first thing to correct
     assert invoke("my rows.csv", "--force").exit_code == 0
     assert (here / "rankline.yaml").read_text() != "mine"
 

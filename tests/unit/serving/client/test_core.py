@@ -77,14 +77,6 @@ def connected(transport: Scripted, pauses_s: list[float], **choices: Any) -> Cor
     return core
 
 
-def test_rows_are_split_into_messages_and_scores_joined() -> None:
-    transport = Scripted()
-    core = connected(transport, [])
-    assert run(core.infer(core.prepare({"x": [1.0, 2.0, 3.0]}))).tolist() == [2, 4, 6]
-    assert transport.num_calls == 1 + 2
-    assert core.schema.name == "m"
-
-
 def test_core_runs_in_an_event_loop() -> None:
     async def ask() -> Any:
         core = Core("host:1", "m", ClientConfig(backoff_s=1e-6, connect_timeout_s=9), Scripted(LOST), asyncio.sleep)

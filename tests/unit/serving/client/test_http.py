@@ -54,13 +54,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 class Proxy(ThreadingHTTPServer):
-    """A server of such answers.
-
-    Attributes:
-        described, scored: status and body.
-        drips: whether answers come byte by byte.
-        seen: headers of each request.
-    """
+    """A server of such answers, status and body, byte by byte if it `drips`; `seen` has the headers that it got."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answers)

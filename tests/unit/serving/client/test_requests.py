@@ -104,10 +104,7 @@ def schema(*candidates: str, **parameters: str) -> ModelSchema:
 
 
 BOTH = schema("item", "price", MAX_LIST_LENGTH=str(MAX_LIST_LENGTH))
-ITEM = replace(
-    schema("item"),
-    inputs=tuple(tensor for tensor in schema("item").inputs if tensor.name != "price"),
-)
+ITEM = replace(schema("item"), inputs=tuple(tensor for tensor in schema("item").inputs if tensor.name != "price"))
 ROW = {"user": 7, "history": ["x", "y"]}
 HISTORY = {"history__values": [[b"x", b"y"]], "history__nnzs": [[2]]}
 
@@ -194,12 +191,7 @@ def test_ranking_takes_a_single_column_without_its_name(candidates: Any) -> None
         (ROW | {"item": "a"}, ["a"], ITEM, r"the row contains \['item'\], which belong to the candidates"),
         ([1], ["a"], ITEM, "the row is a list, expected a mapping from names to values"),
         (ROW, {"item": ["a"], "age": [3]}, ITEM, r"unknown columns \['age'\]"),
-        (
-            ROW,
-            {"item": ["a", "b"], "user": [3, 4]},
-            ITEM,
-            r"\['user'\], expected a single value shared by all",
-        ),
+        (ROW, {"item": ["a", "b"], "user": [3, 4]}, ITEM, r"\['user'\], expected a single value shared by all"),
         (ROW, [["a", "b"]], ITEM, r"candidates contain lists, expected one value per candidate for \['item'\]"),
     ],
 )
@@ -265,10 +257,7 @@ MIXED = ModelSchema(
     ),
     outputs=(Tensor(name="score", dtype="float32", dims=(1,)),),
     max_batch_size=4,
-    optional_inputs=(
-        Tensor(name="n__valid", dtype="bool", dims=(1,)),
-        Tensor(name="note", dtype="object", dims=(1,)),
-    ),
+    optional_inputs=(Tensor(name="n__valid", dtype="bool", dims=(1,)), Tensor(name="note", dtype="object", dims=(1,))),
 )
 
 

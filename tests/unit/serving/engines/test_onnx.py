@@ -359,7 +359,4 @@ def test_onnx_keeps_unused_inputs(tmp_path: Path) -> None:
     trained = tf_model(tmp_path / "m", lambda Used, unused: {"score": Used / 2}, specs)  # noqa: N803
     ONNX.convert(trained, tmp_path / "model.onnx")
     ones = np.ones(2, np.float32)
-    assert ONNX.load(tmp_path / "model.onnx").score_served({"Used": ones, "unused": ones}).tolist() == [
-        0.5,
-        0.5,
-    ]
+    assert ONNX.load(tmp_path / "model.onnx").score_served({"Used": ones, "unused": ones}).tolist() == [0.5, 0.5]

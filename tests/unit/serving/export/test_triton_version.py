@@ -71,11 +71,7 @@ def test_runtime_is_named_only_for_python(tmp_path: Path, choice: dict[str, Any]
 def test_tensors_between_steps_differ_from_raw_columns(tmp_path: Path) -> None:
     user, *others = PLAN.inputs
     index = KeyIndex.build("encoded.item_trgt", np.arange(3))
-    plan = replace(
-        PLAN,
-        inputs=(replace(user, name="encoded.item_trgt"), *others),
-        indexes=(index, *PLAN.indexes[1:]),
-    )
+    plan = replace(PLAN, inputs=(replace(user, name="encoded.item_trgt"), *others), indexes=(index, *PLAN.indexes[1:]))
     *_, ensemble = written(tmp_path, (), plan, fused=False)
     assert isinstance(ensemble, EnsembleConfig)
     first, second = ensemble.steps

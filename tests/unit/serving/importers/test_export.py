@@ -34,7 +34,7 @@ from rankline.workflows.nvt.operators import GreaterThan
 from rankline.workflows.schema.model_artifact import KIND, SAVED_MODEL
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 from rankline.workflows.storage.artifacts import publish
-from tests.factories.importable_models import save_saved_model
+from tests.factories.importable_models import expected, save_saved_model
 from tests.oracles.nvtabular import AtTimes, fitted, transformed
 
 INPUTS = (
@@ -81,13 +81,6 @@ def export(tmp_path: Path, workflow: Path, model: Path) -> Callable[..., Exporte
     return run
 
 
-def expected(frame: pd.DataFrame) -> np.ndarray:
-    """From NVTabular's own columns."""
-    total = 0.1 * frame["user"].to_numpy() + 0.25 * frame["price"].to_numpy(np.float32)
-    total = total + 0.05 * np.array([np.sum(tags) for tags in frame["tags"]])
-    return 1 / (1 + np.exp(-total))
-
-
 def test_exported_workflow_and_model_score_raw_rows_without_the_label(
     export: Callable[..., ExportedEnsemble], workflow: Path
 ) -> None:
@@ -97,7 +90,7 @@ def test_exported_workflow_and_model_score_raw_rows_without_the_label(
     with open_ensemble(ensemble) as client:
         scores = client.predict(SAMPLE)
         assert {column.name for column in client.schema.columns} == {"user", "price", "tags"}
-    np.testing.assert_allclose(scores, expected(encoded), rtol=1e-6)
+    np.testing.assert_allclose(scores, expected(INPUTS, encoded), rtol=1e-6)
     assert ensemble.manifest.details["parity"]["num_rows"] > len(ROWS)
     assert set(ensemble.manifest.made_from) == {"model", "workflow", "sample"}
     assert [output.name for output in client.schema.outputs] == ["click"]
@@ -108,8 +101,7 @@ def test_model_of_raw_columns_needs_no_workflow(export: Callable[..., ExportedEn
     ensemble = export(save_saved_model(inputs, tmp_path / "raw"), workflow=None)
     with open_ensemble(ensemble) as client:
         scores = client.predict(SAMPLE.drop(["tags"]))
-    total = 0.1 * ROWS["user"].to_numpy() + 0.25 * ROWS["price"].to_numpy(np.float32)
-    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-total)), rtol=1e-6)
+    np.testing.assert_allclose(scores, expected(inputs, ROWS), rtol=1e-6)
 
 
 def test_rename_feeds_a_column_of_another_name(export: Callable[..., ExportedEnsemble], tmp_path: Path) -> None:

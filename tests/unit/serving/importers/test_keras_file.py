@@ -202,10 +202,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a registered class": (thing("mine", "Layer", {}, "mine>Layer"), "custom 'mine>Layer'"),
     "another registered name": (thing("keras.layers", "Dense", {}, "os.system"), "keras.layers.Dense"),
     "a function by another name": (function("keras.activations", "relu", "exec"), "keras.activations.relu"),
-    "a type of tensors": (
-        {**thing("os", "__typespec__", []), "spec_name": "system"},
-        "os.__typespec__",
-    ),
+    "a type of tensors": ({**thing("os", "__typespec__", []), "spec_name": "system"}, "os.__typespec__"),
     "a file of words": (thing("keras.layers", "IntegerLookup", {"vocabulary": "/etc/passwd"}), "path '/etc/passwd'"),
     "a function of TensorFlow": (
         thing("tf_keras.src.layers.core.tf_op_layer", "TFOpLambda", {"function": "io.write_file"}),

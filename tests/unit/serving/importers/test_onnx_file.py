@@ -183,8 +183,7 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
 
 def test_fixed_batch_of_one_row_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(
-        ArtifactError,
-        match="requires exactly 1 rows for input 'a', but must accept any number .*dynamic batch axis",
+        ArtifactError, match="requires exactly 1 rows for input 'a', but must accept any number .*dynamic batch axis"
     ):
         Model(doubled(tmp_path, shape="[1, 1]"))
 
@@ -274,11 +273,7 @@ def test_damaged_onnx_file_is_refused(content: bytes, tmp_path: Path) -> None:
 
 ROWS = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
 SIGNAL = ROWS @ [1, -1, 0.5]
-LABELS = {
-    "words": np.where(SIGNAL > 0, "yes", "no"),
-    "numbers": np.digitize(SIGNAL, [-0.5, 0.5]),
-    "amounts": SIGNAL,
-}
+LABELS = {"words": np.where(SIGNAL > 0, "yes", "no"), "numbers": np.digitize(SIGNAL, [-0.5, 0.5]), "amounts": SIGNAL}
 
 
 def estimators() -> dict[str, tuple[Any, str, dict[str, Any]]]:

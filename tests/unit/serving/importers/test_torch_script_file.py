@@ -52,11 +52,7 @@ class Bag(nn.Module):
         return self.bag(tags__values, tags__offsets[:-1])
 
 
-class BagByName(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag = nn.EmbeddingBag(9, 2)
-
+class BagByName(Bag):
     def forward(self, inputs: Dict[str, Tensor]) -> Tensor:  # noqa: UP006
         return self.bag(inputs["tags__values"], inputs["tags__offsets"][:-1])
 
@@ -127,15 +123,27 @@ class Nested(nn.Module):
         return a, (a, a)
 
 
+class OneRow(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([a, b], 1).view(1, -1) @ torch.ones(2, 1)
+
+
+class Sparse(nn.Module):
+    def forward(self, a: Tensor) -> Tensor:
+        return a.to_sparse()
+
+
 @pytest.mark.parametrize(
     ("make", "columns", "message"),
     [
         (Scalar, {"a": X}, "'score': 'float'}, expected tensors"),
         (Nested, {"a": X}, "'output_1': 'tuple'}, expected tensors"),
         (lambda: Matrix().bfloat16(), {"a": X, "b": X}, "model failed on the sample: RuntimeError.*d?type"),
+        (OneRow, {"a": X, "b": X}, "The model was traced with a single"),
+        (Sparse, {"a": X}, "a TorchScript output cannot be converted to a dense array"),
     ],
 )
-def test_results_or_inputs_that_are_no_tensors_are_refused(
+def test_module_that_does_not_score_the_sample_is_refused(
     make: Callable[[], nn.Module], columns: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ExportError, match=message):
@@ -204,30 +212,6 @@ def test_quantised_weights_are_served(tmp_path: Path) -> None:
     with pytest.warns((DeprecationWarning, UserWarning)):
         module = torch.ao.quantization.quantize_dynamic(Matrix().eval(), {nn.Linear}, dtype=torch.qint8)
     check_scores(Model(scripted(module, tmp_path)), {"a": X, "b": X**2}, tmp_path)
-
-
-class OneRow(nn.Module):
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.cat([a, b], 1).view(1, -1) @ torch.ones(2, 1)
-
-
-class Sparse(nn.Module):
-    def forward(self, a: Tensor) -> Tensor:
-        return a.to_sparse()
-
-
-@pytest.mark.parametrize(
-    ("make", "columns", "message"),
-    [
-        (OneRow, {"a": X, "b": X}, "The model was traced with a single"),
-        (Sparse, {"a": X}, "a TorchScript output cannot be converted to a dense array"),
-    ],
-)
-def test_script_that_does_not_score_several_rows_is_refused(
-    make: Callable[[], nn.Module], columns: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ExportError, match=message):
-        check_scores(Model(scripted(make(), tmp_path)), columns, tmp_path)
 
 
 def test_file_without_a_script_is_refused_with_the_remedy(tmp_path: Path) -> None:

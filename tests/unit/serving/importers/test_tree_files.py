@@ -142,11 +142,7 @@ def test_xgboost_that_puts_out_classes_is_served_once_its_objective_is_changed(t
 
 @pytest.mark.parametrize(
     ("framework", "names", "columns"),
-    [
-        (XGBOOST, NAMES, NAMES),
-        (LIGHTGBM, NAMES, NAMES),
-        (XGBOOST, None, ("f0", "f1", "f2", "f3")),
-    ],
+    [(XGBOOST, NAMES, NAMES), (LIGHTGBM, NAMES, NAMES), (XGBOOST, None, ("f0", "f1", "f2", "f3"))],
     ids=["xgboost", "lightgbm", "xgboost, numbered"],
 )
 def test_columns_are_matched_by_name_whatever_their_order(

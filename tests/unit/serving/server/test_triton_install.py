@@ -54,8 +54,7 @@ def test_stub_finds_an_editable_package(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("runtime", "native", "needed"),
-    [("", ["nvtabular"], False), (PYTHON_RUNTIME, ["nvtabular"], True), ("", [], True)],
+    ("runtime", "native", "needed"), [("", ["nvtabular"], False), (PYTHON_RUNTIME, ["nvtabular"], True), ("", [], True)]
 )
 def test_ensemble_needs_python_where_a_step_does(tmp_path: Path, runtime: str, native: list[str], needed: bool) -> None:
     ensemble = publish_tiny(tmp_path / NAME, 10, runtime=runtime)

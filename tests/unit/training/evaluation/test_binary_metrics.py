@@ -110,13 +110,6 @@ def test_calibration_error_is_the_gap_of_bins_of_equally_many_rows(rows: list[tu
     assert calibration_error(of(labels, scores)) == pytest.approx(error_by_definition(labels, scores), abs=1e-12)
 
 
-def test_scores_that_come_true_have_no_calibration_error_and_others_have_theirs() -> None:
-    scores = np.repeat([0.2, 0.6], 1000)
-    labels = np.concatenate([np.arange(1000) % 10 < 2, np.arange(1000) % 10 < 6]).astype(np.float32)
-    assert calibration_error(of(labels, scores)) == pytest.approx(0, abs=1e-12)
-    assert calibration_error(of(labels, scores + 0.1)) == pytest.approx(0.1)
-
-
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(0, 3), st.integers(1, 4)), min_size=1))
 def test_rows_that_come_several_times_count_as_often(rows: list[tuple[bool, int, int, int]]) -> None:
     rows += [(True, 3, 0, 1), (False, 3, 0, 1)]

@@ -64,35 +64,23 @@ def test_workers_count_together_what_each_has_scored() -> None:
     assert evaluate_heads(BINARY, found) == evaluate_heads(BINARY, whole.rows())
 
 
-def test_memory_grows_with_distinct_scores_not_with_rows() -> None:
-    tally = Tally(BINARY)
-    rng = np.random.default_rng(0)
-    for _ in range(40):
-        tally.add(rng.random(100_000) < 0.5, (rng.integers(0, 500, 100_000) / 500).astype(np.float32))
-    assert tally._num_pending <= scored_rows._PENDING_ROWS + 100_000
-    assert len(tally._keys) <= 1000
-    assert tally.rows().counts.sum() == 4_000_000
-
-
-@pytest.mark.parametrize("heads", [[Head("a", task=REGRESSION)], [Head("a"), Head("b", task=REGRESSION)]])
+@pytest.mark.parametrize(
+    "heads",
+    [
+        [Head("a", task=REGRESSION)],
+        [Head("a"), Head("b", task=REGRESSION)],
+        [Head("kind", task=MULTICLASS, classes=("a", "b", "c"))],
+    ],
+    ids=lambda heads: heads[-1].task,
+)
 def test_rows_of_other_heads_are_held_as_they_are(heads: list[Head]) -> None:
     rng = np.random.default_rng(0)
-    shape = (50,) if len(heads) == 1 else (50, 2)
-    labels, scores = (rng.random(shape) < 0.5).astype(np.float32), rng.random(shape, np.float32)
+    labels = (rng.random((50, len(heads))) < 0.5).astype(np.float32).squeeze()
+    scores = rng.random((50, sum(head.width for head in heads)), np.float32).squeeze()
     tally = Tally(heads)
     for part in np.array_split(np.arange(50), 3):
         tally.add(labels[part], scores[part])
     assert evaluate_heads(heads, tally.rows()) == score_heads(heads, labels, scores)
-
-
-def test_probabilities_of_classes_are_held_too() -> None:
-    head = Head("kind", task=MULTICLASS, classes=("a", "b", "c"))
-    rng = np.random.default_rng(0)
-    labels, scores = rng.integers(0, 3, 30), rng.dirichlet(np.ones(3), 30)
-    tally = Tally([head])
-    tally.add(labels[:20], scores[:20])
-    tally.add(labels[20:], scores[20:])
-    assert evaluate_heads([head], tally.rows()) == score_heads([head], labels, scores)
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])

@@ -15,17 +15,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from rankline.training.config.train import TrainConfig
 from rankline.training.data.loader.tfrecord import write_tfrecords
 from rankline.training.models.tabular import MLPConfig
-from rankline.training.run.checkpoint import (
-    Best,
-    Checkpoint,
-    Checkpoints,
-    Position,
-    Reader,
-    checkpoint_path,
-    plain,
-)
+from rankline.training.run.checkpoint import Best, Checkpoint, Checkpoints, Position, Reader, checkpoint_path, plain
 from rankline.training.trainers.keras import TensorFlowTrainer
-from rankline.training.trainers.torch import TorchTrainer
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.schema.feature_spec import FeatureSpec, Source
 from rankline.workflows.storage.artifacts import publish
@@ -114,20 +105,19 @@ def tfrecord_spec(prepared: Path, directory: Path) -> FeatureSpec:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tensorflow", "torch", "tfrecord"])
+@pytest.mark.parametrize("kind", ["parquet", "tfrecord"])
 @pytest.mark.parametrize(
     "position", [Position(epoch=1, batch=5), Position(epoch=3, batch=0), Position(epoch=2, batch=3)]
 )
 def test_reader_resumes_with_the_remaining_batches(
     kind: str, position: Position, prepared: Path, tmp_path: Path
 ) -> None:
-    trainer = TorchTrainer if kind == "torch" else TensorFlowTrainer
     directory, spec = prepared, FeatureSpec.read(prepared)
     if kind == "tfrecord":
         directory, spec = tmp_path, tfrecord_spec(prepared, tmp_path)
 
     def reader() -> Reader:
-        return Reader(trainer.batches(directory, spec, "train", 600, shuffle=True, seed=3))
+        return Reader(TensorFlowTrainer.batches(directory, spec, "train", 600, shuffle=True, seed=3))
 
     def ages(epoch: Any) -> list[list[float]]:
         return [inputs["age"].numpy()[:, 0].tolist() for inputs, _ in epoch]

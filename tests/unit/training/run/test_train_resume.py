@@ -42,10 +42,7 @@ TORCH = TorchMLPConfig(hidden=(16,), dropout=0.2, embedding_dropout=0.1)
 MODELS = {model.name: model for model in (BASE.model, TORCH)}
 QUICK = replace(BASE, model=TORCH)
 """For what `train` does whatever the framework: a run of PyTorch takes a third of the time."""
-CONFIGS = {
-    "tensorflow": BASE,
-    "torch": QUICK,
-}
+CONFIGS = {"tensorflow": BASE, "torch": QUICK}
 NUM_ROWS, STEPS_PER_EPOCH = 4_000, 10
 ROWS = "4,000 training rows, 1,000 validation rows."
 # One process imports both frameworks, and each run is a fork of it.

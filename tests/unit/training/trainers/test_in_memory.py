@@ -33,6 +33,8 @@ from rankline.workflows.schema.targets import MULTICLASS, REGRESSION, Head
 from tests.factories.training.heads import HEADS, make_prepared
 from tests.factories.training.ratings import make_prepared as make_clicks
 from tests.factories.training.ratings import make_spec
+from tests.oracles.trees import LIGHTGBM as LIGHTGBM_FORESTS
+from tests.oracles.trees import tried_rows
 
 BATCH_SIZE = 512
 CONFIG = TrainConfig(model=LightGBMConfig(trees=20), batch_size=BATCH_SIZE, epochs=2)
@@ -134,31 +136,10 @@ def test_numbers_at_and_around_every_threshold_take_the_same_branch(head: Head, 
     forests = Forests(spec, LightGBMConfig(trees=30))
     forests.begin(rows, labels[head.task].astype(np.float32)[:, None], seed=0)
     forests.learn(1)
-    thresholds = {
-        (node["split_feature"], float(node["threshold"]))
-        for tree in forests.boosters[0].dump_model()["tree_info"]
-        for node in nodes(tree["tree_structure"])
-    }
-    around = [(column, value) for column, t in thresholds for value in neighbours(t)]
-    tried = np.repeat(rows[:1], len(around) + 9, axis=0)
-    for number, (column, value) in enumerate(around):
-        tried[number, column] = value
-    for number, value in enumerate((np.nan, np.inf, -np.inf) * 3):
-        tried[len(around) + number, number // 3] = value
+    tried = tried_rows(rng, rows, LIGHTGBM_FORESTS.thresholds(forests.boosters[0]))
     session = onnxruntime.InferenceSession(to_onnx(forests).SerializeToString())
     (made,) = session.run(None, {f.name: tried[:, place : place + 1] for place, f in enumerate(features)})
     np.testing.assert_allclose(made, forests.scores(tried), rtol=1e-5, atol=1e-6)
-
-
-def nodes(tree: dict[str, Any]) -> list[dict[str, Any]]:
-    if "leaf_value" in tree:
-        return []
-    return [tree, *nodes(tree["left_child"]), *nodes(tree["right_child"])]
-
-
-def neighbours(threshold: float) -> list[np.float32]:
-    near = np.float32(threshold)
-    return [np.nextafter(near, np.float32(-np.inf)), near, np.nextafter(near, np.float32(np.inf))]
 
 
 def test_reports_have_the_loss_of_each_epoch_once(prepared_heads: Path, tmp_path: Path, work: Path) -> None:
@@ -186,11 +167,7 @@ def test_choices_about_steps_are_neither_recorded_nor_accepted() -> None:
     assert {"trees", "epochs", "batch_size", "seed"} <= recorded.keys()
     assert not {"learning_rate", "optimizer", "weight_averaging"} & recorded.keys()
     CONFIG.check_read(["trees", "epochs"])
-    with pytest.raises(
-        ConfigError,
-        match=r"'lightgbm' does not use learning_rate\. Omit "
-        r"it",
-    ):
+    with pytest.raises(ConfigError, match=r"'lightgbm' does not use learning_rate\. Omit it"):
         CONFIG.check_read(["learning_rate", "trees"])
     assert TrainConfig().params == TrainConfig().to_dict()
 

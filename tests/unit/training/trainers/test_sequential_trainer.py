@@ -13,17 +13,15 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.models.sequential import DIENConfig, DINConfig, SIMConfig
-from rankline.training.run.checkpoint import Checkpoint, checkpoint_path
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
-from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.data.auc import exact_auc
 from rankline.workflows.schema.feature_spec import FeatureSpec
 from rankline.workflows.schema.model_artifact import TrainedModel
 from tests.factories.training.fits import Batch, assert_goes_on_like_one_without_a_break, fitted
 from tests.factories.training.sequences import batches_of, keras_batch, make_prepared, make_spec, make_table
-from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
+from tests.factories.training.training_runs import history
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +79,9 @@ def test_sequential_fit_learns_what_was_planted_and_scores_without_negatives(nam
     [
         KINDS["din"].with_choices(dropout=0.3, embedding_dropout=0.2, weight_averaging=True),
         KINDS["dien"].with_choices(dropout=0.3, precision="bfloat16", optimizer="rowwise_adagrad"),
+        KINDS["sim"].with_choices(dropout=0.1),
     ],
-    ids=["din", "dien, bfloat16"],
+    ids=["din", "dien, bfloat16", "sim"],
 )
 def test_resumed_run_ends_like_an_uninterrupted_one(config: TrainConfig, batches: list[Batch]) -> None:
     assert_goes_on_like_one_without_a_break(
@@ -190,31 +189,3 @@ def test_run_measures_both_splits_and_publishes_what_a_client_has(straight: Trai
     assert "negative_history" not in spec.channels
     assert [feature.name for feature in spec.categorical] == [f.name for f in SPEC.for_scoring.categorical]
     assert not is_op_determinism_enabled()
-
-
-def test_run_interrupted_twice_resumes_to_the_same_model(
-    straight: TrainedModel, prepared: Path, tmp_path: Path, tracking: TrackingConfig
-) -> None:
-    """Epochs are counted from the first one on, whatever is resumed; and deterministic kernels change no bit here."""
-    output = tmp_path / "model"
-    # First within an epoch; then when all is learnt, and before the model is there: nothing is left to learn then.
-    for resume, cut, position in ((False, Cut(1200), (10, 1, 10)), (True, Cut(3600, "best"), (36, 4, 0))):
-        session = SessionConfig(checkpoint_every=5, resume=resume)
-        with pytest.raises(CutError):
-            train(prepared, output, RUN, session=session, tracking=tracking, progress=cut)
-        left = Checkpoint.load(checkpoint_path(output)).position
-        assert (left.step, left.epoch, left.batch) == position
-    with pytest.raises(ConfigError, match="written with other options: got model 'din', expected 'sim'"):
-        train(
-            prepared,
-            output,
-            KINDS["din"].with_choices(dropout=0.1),
-            session=SessionConfig(resume=True),
-            tracking=tracking,
-        )
-    model = train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)
-    assert model.metrics == straight.metrics
-    assert list(history(model, "valid_auc")) == [1, 2, 3]
-    assert_same_weights(model, straight)
-    with pytest.raises(ArtifactError, match="there is no checkpoint to resume from. Train without --resume"):
-        train(prepared, output, RUN, session=SessionConfig(resume=True), tracking=tracking)

@@ -13,8 +13,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 from rankline.training.config.train import SessionConfig, TrainConfig
-from rankline.training.evaluation import evaluate_task, losses_of, metric_names, objective_of, quality, score_heads
-from rankline.training.evaluation.scored_rows import ScoredRows
+from rankline.training.evaluation import losses_of, metric_names, objective_of, quality, score_heads
 from rankline.training.models.tabular import MLPConfig, MMoEConfig, TorchMLPConfig
 from rankline.training.models.tabular.torch_mlp import loss_of as torch_loss_of
 from rankline.training.run.observers import Observer
@@ -122,12 +121,6 @@ def test_figures_are_those_of_scikit_learn() -> None:
     assert figures["logloss"] == pytest.approx(sklearn_metrics.log_loss(clicks, scores))
 
 
-def test_chances_that_come_true_as_often_as_they_say_are_calibrated() -> None:
-    chances = np.tile([[0.8, 0.2]], (10, 1))
-    assert quality(np.array([0.0] * 8 + [1.0] * 2), chances, task=MULTICLASS)["calibration_error"] == pytest.approx(0)
-    assert quality(np.zeros(10), chances, task=MULTICLASS)["calibration_error"] == pytest.approx(0.2)
-
-
 def test_class_number_beyond_the_classes_cannot_be_measured() -> None:
     with pytest.raises(ValueError, match="labels contain values other than the indices of the 3 classes"):
         quality(np.array([0.0, 3.0]), np.full((2, 3), 1 / 3), task=MULTICLASS)
@@ -148,28 +141,6 @@ def test_loss_of_heads_is_the_mean_by_their_weights_and_that_of_a_number_is_of_t
     assert set(metric_names(HEADS)) == set(figures) - {"loss"}
     gauc = next(name for name in figures if name.endswith("gauc"))
     assert figures[gauc] == 1
-
-
-def test_figures_leave_out_undefined_r2_and_bound_logloss() -> None:
-    assert "r2" not in quality(np.full(3, 7.0), np.arange(3.0), task=REGRESSION)
-    assert quality(np.array([0.0, 0.1]), np.array([0.0, 0.1]), task=REGRESSION)["r2"] == 1
-    chances = np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    figures = quality(np.array([1.0, 1.0]), chances, task=MULTICLASS)
-    assert figures["logloss"] == pytest.approx(-np.log(1e-7) / 2)
-    assert figures["macro_f1"] == pytest.approx((0 + 2 / 3) / 2)  # two classes are neither there nor said
-
-
-def test_calibration_error_of_classes_is_that_of_its_bins_of_confidence() -> None:
-    def error_of(confident: list[float], right: list[bool], counts: list[int]) -> float:
-        chances = np.column_stack([confident, np.subtract(1, confident) * 0.6, np.subtract(1, confident) * 0.4])
-        labels = np.where(right, 0.0, 1.0)
-        rows = ScoredRows(labels=labels, scores=chances, counts=np.array(counts))
-        return evaluate_task(MULTICLASS, rows)["calibration_error"]
-
-    # Bins end at k/15: 0.65 is alone in the tenth, 0.68 and 0.72 are in the eleventh, 1 is in the last.
-    confident, right, counts = [0.65, 0.68, 0.72, 1.0, 0.95], [True, False, True, False, True], [1, 2, 1, 3, 1]
-    gaps = [0.35 * 1, -0.68 * 2 + 0.28 * 1, -1.0 * 3 + 0.05 * 1]
-    assert error_of(confident, right, counts) == pytest.approx(sum(map(abs, gaps)) / 8)
 
 
 def test_better_of_two_figures_goes_by_the_objective() -> None:

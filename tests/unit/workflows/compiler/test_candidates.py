@@ -212,9 +212,7 @@ def test_workflow_that_mixes_candidates_with_others_is_refused_when_it_is_compil
 ROWS = pd.DataFrame(
     {"user": ["u", "v", "u"], "item": ["a", "b", "c"], "history": [["b"], ["a", "c"], []], "label": [0.0, 1.0, 0.0]}
 )
-HELDOUT = pa.table(
-    {"user": ["u", None, "w"], "item": ["b", "c", None], "history": [["a", "b", "c"], [], ["never"]]},
-)
+HELDOUT = pa.table({"user": ["u", None, "w"], "item": ["b", "c", None], "history": [["a", "b", "c"], [], ["never"]]})
 
 
 class Scores:

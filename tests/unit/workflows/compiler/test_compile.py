@@ -13,17 +13,23 @@ from rankline.workflows.compiler.compile import compile_workflow, input_specs
 from rankline.workflows.compiler.operators import LOWERINGS, REFUSED
 from rankline.workflows.core.errors import LoweringError, UnfitError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
-from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList, StableHashBucket
+from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
+from rankline.workflows.nvt.operators import (
+    Categorify,
+    GreaterThan,
+    HashedCategorify,
+    HexToInt,
+    NullToEmptyList,
+    StableHashBucket,
+)
 from rankline.workflows.plan import Column, TransformPlan
+from rankline.workflows.plan.tensors import unknown_columns
 from rankline.workflows.schema.ragged import Padded
+from tests.oracles.lowering import assert_same
+from tests.oracles.native_plan import wire_tensors
 from tests.oracles.nvtabular import fitted
 
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
-from rankline.workflows.nvt.io.workflow import keep_vocabularies_in
-from rankline.workflows.nvt.operators import Categorify, HexToInt
-from rankline.workflows.plan.tensors import unknown_columns
-from tests.oracles.lowering import assert_same
-from tests.oracles.native_plan import wire_tensors
 
 
 class Misspelt(ops.Operator):  # type: ignore[misc]  # NVTabular has no types
@@ -157,9 +163,7 @@ def test_tables_with_more_than_a_model_takes_are_refused_by_name(tmp_path: Path)
 
     workflow = fitted(graph, rows, tmp_path)
     with pytest.raises(
-        LoweringError,
-        match=r"^column 'id' contains 128, which is out of range for int8\. Save the "
-        r"model",
+        LoweringError, match=r"^column 'id' contains 128, which is out of range for int8\. Save the model"
     ):
         compile_workflow(workflow, {"id": "int8"})
     plan = compile_workflow(workflow, {"id": "uint8"}, widths={"tags": 4})

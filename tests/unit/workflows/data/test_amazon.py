@@ -259,10 +259,7 @@ PACKED = gzip.compress((REVIEWS * 1000).encode())
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [
-        (PACKED[: len(PACKED) // 2], "the gzip data is truncated"),
-        (REVIEWS.encode(), "the gzip data is invalid"),
-    ],
+    [(PACKED[: len(PACKED) // 2], "the gzip data is truncated"), (REVIEWS.encode(), "the gzip data is invalid")],
     ids=["cut off", "not compressed"],
 )
 def test_damaged_archive_is_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -336,11 +333,7 @@ def requests() -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("attributes", "names"),
-    [
-        ("none", ["item_id"]),
-        ("category", ["item_id", "category_id"]),
-        ("all", ["item_id", "brand_id", "category_id"]),
-    ],
+    [("none", ["item_id"]), ("category", ["item_id", "category_id"]), ("all", ["item_id", "brand_id", "category_id"])],
 )
 def test_item_and_history_have_the_same_features(tmp_path: Any, attributes: str, names: list[str]) -> None:
     schemas = fitted(tmp_path, attributes=attributes).output_schema.column_schemas

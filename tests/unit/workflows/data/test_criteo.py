@@ -211,10 +211,7 @@ def test_unusable_files_are_named(tmp_path, case):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        (PACKED[:-20], "ended"),
-        (LINE.encode(), "Not a gzipped"),
-    ],
+    [(PACKED[:-20], "ended"), (LINE.encode(), "Not a gzipped")],
     ids=["cut off", "not compressed"],
 )
 def test_damaged_archive_is_named(tmp_path, content, reason):

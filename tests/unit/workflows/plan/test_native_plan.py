@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -29,13 +30,7 @@ from rankline.workflows.plan.native_library import NativePlan
 from rankline.workflows.plan.steps import Arithmetic, Cast, DatePart, Element, Fill, Limit, Narrow, Pad, Slice
 from rankline.workflows.plan.tensors import unknown_columns
 from rankline.workflows.schema.tensor_names import MISSING_LIST
-from tests.oracles.native_plan import (
-    assert_native_is_the_same,
-    assert_same_tensors,
-    native_of,
-    natively,
-    open_native,
-)
+from tests.oracles.native_plan import assert_native_is_the_same, assert_same_tensors, native_of, natively, open_native
 from tests.oracles.native_programs import sanitized
 
 FUZZ = Path(__file__).parents[3] / "oracles" / "native" / "fuzz_plan.cc"
@@ -408,12 +403,8 @@ def test_unknown_keys_of_a_stack_are_found(plans: Path) -> None:
 
 
 def damaged_stack(plans: Path, target: Path, case: str, change: Any) -> Path:
-    (target / "plan").mkdir()
-    for path in (plans / case).iterdir():
-        (target / "plan" / path.name).write_bytes(path.read_bytes())
-    document = json.loads((target / "plan/plan.json").read_text())
-    change(document)
-    (target / "plan/plan.json").write_text(json.dumps(document))
+    shutil.copytree(plans / case, target / "plan")
+    damaged(change)(target / "plan")
     return target / "plan"
 
 

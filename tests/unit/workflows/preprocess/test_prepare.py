@@ -136,8 +136,7 @@ def test_single_class_labels_are_rejected_and_keep_the_old_artifact(
 
 
 @pytest.mark.parametrize(
-    ("labels", "named"),
-    [([1, 2, 3, 4, 5], r"2\.0, 3\.0, 4\.0, …"), ([0, 1, 1, 0, None], "missing|nan")],
+    ("labels", "named"), [([1, 2, 3, 4, 5], r"2\.0, 3\.0, 4\.0, …"), ([0, 1, 1, 0, None], "missing|nan")]
 )
 def test_labels_other_than_0_and_1_are_refused(
     raw: RawData, tmp_path: Path, labels: list[float | None], named: str

@@ -16,13 +16,7 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import RowsConfig
 from rankline.workflows.preprocess.partitions import NUM_FILES, FilesWriter, RawSplit, layout_of_split
 from rankline.workflows.preprocess.raw import StreamedRows, fingerprint_of, latest_of_each_pair
-from rankline.workflows.preprocess.splits import (
-    random_split,
-    split_batches,
-    split_by_column,
-    split_rows,
-    time_split,
-)
+from rankline.workflows.preprocess.splits import random_split, split_batches, split_by_column, split_rows, time_split
 
 SHARES = st.integers(1, 99).map(lambda percent: percent / 100)
 

@@ -40,10 +40,7 @@ def test_constant_arrivals_are_even_and_complete(arrivals: ConstantArrivals, dur
     np.testing.assert_allclose(times_ns, np.arange(len(times_ns)) / arrivals.rate_per_s * 1e9, atol=1)
 
 
-@given(
-    times=st.lists(st.integers(0, 10**12), max_size=200).map(sorted),
-    of=st.integers(1, 9),
-)
+@given(times=st.lists(st.integers(0, 10**12), max_size=200).map(sorted), of=st.integers(1, 9))
 def test_share_gives_every_arrival_to_one_process(times: list[int], of: int) -> None:
     parts = [share(np.asarray(times, np.int64), number, of) for number in range(of)]
     assert sorted(np.concatenate(parts).tolist()) == times
@@ -62,11 +59,7 @@ def test_poisson_arrivals_have_exponential_gaps_and_a_seed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "10.5\n11\n\n12.25\n",
-        "user,arrival_s\na,10.5\nb,11\nc,12.25\n",
-        '"timestamp","user"\n10.5,x\n11,y\n12.25,z\n',
-    ],
+    ["10.5\n11\n\n12.25\n", "user,arrival_s\na,10.5\nb,11\nc,12.25\n", '"timestamp","user"\n10.5,x\n11,y\n12.25,z\n'],
 )
 def test_trace_begins_with_its_first_arrival(tmp_path: Path, text: str) -> None:
     (tmp_path / "trace").write_text(text)

@@ -35,11 +35,7 @@ def test_load_config_refuses_what_cannot_be_measured(change: dict[str, Any], mes
 
 @pytest.mark.parametrize(
     ("text", "metric", "level", "bound_ms"),
-    [
-        ("p99=10ms", "p99_ms", 0.99, 10),
-        ("p99.9 = 0.5s", "p999_ms", 0.999, 500),
-        ("p50=250us", "p50_ms", 0.5, 0.25),
-    ],
+    [("p99=10ms", "p99_ms", 0.99, 10), ("p99.9 = 0.5s", "p999_ms", 0.999, 500), ("p50=250us", "p50_ms", 0.5, 0.25)],
 )
 def test_slo_is_parsed_with_its_unit(text: str, metric: str, level: float, bound_ms: float) -> None:
     assert Slo.parse(text) == Slo(metric=metric, level=level, bound_ms=bound_ms)

@@ -147,18 +147,9 @@ def test_unknown_transport_is_refused() -> None:
         connect("smoke", "127.0.0.1:9")
 
 
-class PlainEcho(grpc.GenericRpcHandler):
-    def service(self, details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(lambda request, context: request)
-
-
 @pytest.fixture
-def url() -> Iterator[str]:
-    server = grpc.server(ThreadPoolExecutor(4), handlers=[PlainEcho()])
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop(0).wait()
+def url(server: tuple[grpc.Server, str]) -> str:
+    return server[1]
 
 
 def jobs(url: str, count: int, **changes: Any) -> list[Job]:

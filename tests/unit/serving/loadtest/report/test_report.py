@@ -57,12 +57,7 @@ def test_unreported_figure_has_a_reason_and_no_value(result: LoadResult) -> None
 
 
 def test_refused_measurement_states_no_latency() -> None:
-    refused = result_of(
-        latencies_ms=np.arange(1, 501),
-        num_slices=4,
-        problem="client",
-        is_refused=True,
-    )
+    refused = result_of(latencies_ms=np.arange(1, 501), num_slices=4, problem="client", is_refused=True)
     assert {refused.metrics[name] for name in ("p50_ms", "mean_ms", "max_ms")} == {Estimate(reason="client")}
     assert refused.requests_per_s == 500
     assert report_of(refused).problems == ("rows_1: client",)
@@ -123,12 +118,7 @@ def test_search_reports_only_its_lowest_failed_rate() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
         return result_of(
-            load,
-            np.arange(1, 9),
-            is_stable=False,
-            problem=f"at {rate_per_s:g}",
-            is_refused=True,
-            **changes,
+            load, np.arange(1, 9), is_stable=False, problem=f"at {rate_per_s:g}", is_refused=True, **changes
         )
 
     searches = {1: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)}

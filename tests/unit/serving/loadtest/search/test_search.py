@@ -82,10 +82,7 @@ class OfRates:
 
 @pytest.mark.parametrize(
     ("problem", "ended"),
-    [
-        ("the client was the bottleneck", "even at lower rates"),
-        ("", "p99 does not decrease at lower rates"),
-    ],
+    [("the client was the bottleneck", "even at lower rates"), ("", "p99 does not decrease at lower rates")],
 )
 def test_slo_search_ends_when_lower_rates_do_not_help(problem: str, ended: str) -> None:
     tested = OfRates(lambda rate: 30.0, problem=problem)

@@ -188,9 +188,5 @@ def test_files_refuse_missing_and_non_numeric_columns_and_null_matrices(tmp_path
         files.check_columns(["row", "gone"])
     with pytest.raises(DataError, match="column 'text' is string, expected numbers"):
         files.check_numeric(["row", "tags", "text"])
-    with pytest.raises(
-        DataError,
-        match=r"files_refuse_missing_and_0/a\.parquet: one of the fixed-size list columns "
-        r"\['pairs'\]",
-    ):
+    with pytest.raises(DataError, match=r"/a\.parquet: one of the fixed-size list columns \['pairs'\]"):
         files.read(files.row_groups[0], ["pairs"], use_threads=False)

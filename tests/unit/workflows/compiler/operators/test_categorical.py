@@ -13,12 +13,7 @@ from rankline.workflows.nvt.operators import (
     StableHashBucket,
     StableHashedCross,
 )
-from tests.oracles.lowering import (
-    assert_same,
-    fitted,
-    served,
-    training_rows,
-)
+from tests.oracles.lowering import assert_same, fitted, served, training_rows
 
 ALL = ["key", "word", "float", "float32", "whole", "narrow", "flag", "words", "keys", "floats"]
 GRAPHS = {

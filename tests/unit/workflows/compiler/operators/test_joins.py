@@ -7,12 +7,7 @@ import scipy.sparse
 from rankline.workflows.compiler.compile import compile_workflow
 from rankline.workflows.nvt.compat import ops
 from rankline.workflows.nvt.operators import HashedCategorify, NullToEmptyList, StableHashedCross
-from tests.oracles.lowering import (
-    assert_same,
-    fitted,
-    served,
-    training_rows,
-)
+from tests.oracles.lowering import assert_same, fitted, served, training_rows
 
 ITEMS = pd.DataFrame(
     {
@@ -69,10 +64,7 @@ GRAPHS: dict[str, tuple[Any, bool]] = {
         ),
         False,
     ),
-    "JoinGroupby, counted": (
-        lambda: ["flag"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "sum"]),
-        False,
-    ),
+    "JoinGroupby, counted": (lambda: ["flag"] >> ops.JoinGroupby(cont_cols=["price"], stats=["count", "sum"]), False),
     "TargetEncoding": (
         lambda: ["other", "key", ["other", "whole"]] >> ops.TargetEncoding("price", kfold=1, p_smooth=3),
         False,

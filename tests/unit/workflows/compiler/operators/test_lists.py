@@ -9,12 +9,7 @@ from rankline.workflows.core.errors import ConfigError, UnfitError
 from rankline.workflows.nvt.compat import nvt, ops
 from rankline.workflows.nvt.operators import NullToEmptyList, PaddedListSlice, VectorElements
 from rankline.workflows.plan import ANY_WIDTH
-from tests.oracles.lowering import (
-    fitted,
-    padded,
-    served,
-    training_rows,
-)
+from tests.oracles.lowering import fitted, padded, served, training_rows
 
 GRAPHS = {
     "first two": lambda: ["keys", "floats"] >> ops.ListSlice(2),

@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from rankline.workflows.core.errors import LoweringError
 from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.plan import TransformPlan
-from tests.oracles.lowering import (
-    EXAMPLES,
-    assert_same,
-    assert_zero_rows,
-    fitted,
-    requests,
-    schema_only,
-    training_rows,
-)
+from tests.oracles.lowering import EXAMPLES, assert_same, assert_zero_rows, fitted, requests, schema_only, training_rows
 from tests.unit.workflows.compiler.operators import (
     test_categorical,
     test_continuous,

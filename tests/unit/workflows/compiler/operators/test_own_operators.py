@@ -17,11 +17,7 @@ from rankline.workflows.nvt.operators import (
     SharedCategorify,
 )
 from rankline.workflows.plan import Column
-from tests.oracles.lowering import (
-    fitted,
-    served,
-    training_rows,
-)
+from tests.oracles.lowering import fitted, served, training_rows
 
 DATES: dict[str, Any] = {
     "parts": lambda: ["key", "maybe"] >> DateParts({"key": list(PARTS), "maybe": ["hour", "year"]}),

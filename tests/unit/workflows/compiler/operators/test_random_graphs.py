@@ -53,18 +53,10 @@ OPERATORS: dict[str, tuple[Operators, Operators]] = {
     ),
     "lists": (
         [lambda: ops.ListSlice(3), lambda: ops.ListSlice(-2), lambda: ops.Rename(postfix="_l")],
-        [
-            lambda: ops.Categorify(),
-            lambda: HashedCategorify(num_buckets=3, max_size=6),
-            lambda: StableHashBucket(5),
-        ],
+        [lambda: ops.Categorify(), lambda: HashedCategorify(num_buckets=3, max_size=6), lambda: StableHashBucket(5)],
     ),
 }
-COLUMNS = {
-    "numbers": ["float", "float32", "small", "price"],
-    "strings": ["word", "other"],
-    "lists": ["words", "keys"],
-}
+COLUMNS = {"numbers": ["float", "float32", "small", "price"], "strings": ["word", "other"], "lists": ["words", "keys"]}
 
 
 @st.composite

@@ -286,10 +286,7 @@ def test_label_of_one_class_and_a_column_of_nothing_are_refused(tmp_path: Path) 
 
 
 def test_labels_whose_scores_would_have_one_name_are_refused(tmp_path: Path) -> None:
-    labels = {
-        "x": LabelConfig(task="multiclass", classes=("a", "y")),
-        "x y": LabelConfig(task="regression"),
-    }
+    labels = {"x": LabelConfig(task="multiclass", classes=("a", "y")), "x y": LabelConfig(task="regression")}
     config = TableConfig(data=FilesConfig(files=("f",)), columns={"n": ColumnConfig()}, labels=labels)
     with pytest.raises(
         ConfigError, match="two labels would produce the same score name, 'score_x_y'. Rename a label or a class."

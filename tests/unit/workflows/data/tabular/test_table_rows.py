@@ -17,7 +17,7 @@ import pytest
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.data.tabular.cast import ValueFaultError, typed_column, typed_label
 from rankline.workflows.data.tabular.config import ColumnConfig, FilesConfig, LabelConfig, TableConfig
-from rankline.workflows.data.tabular.files import _BLOCK_BYTES, find_files
+from rankline.workflows.data.tabular.files import _BLOCK_BYTES
 from rankline.workflows.data.tabular.reader import TableRequests, names_of, read_table, safe_names
 from rankline.workflows.preprocess.raw import RawData, StreamedRows
 
@@ -87,20 +87,6 @@ def test_whole_numbers_that_pandas_wrote_beside_missing_ones_are_read_wherever_t
     for blocks in (raw, sent):
         assert [n for block in blocks for n in block["n"].to_pylist()] == [*range(num_rows - 2), 7, None]
     assert raw[-1]["other"].to_pylist()[-2:] == ["7.0", None]  # no column of the model: as it is written
-
-
-def test_files_of_a_directory_or_a_pattern_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    for name in ("b", "a"):
-        (tmp_path / "logs" / f"{name}.csv").write_text(f"id,n,label\n{name},1,0\n")
-    for files in (("logs",), ("logs/*.csv",)):
-        assert rows_of(read_table(table_config(*files), tmp_path))["id"] == ["a", "b"]
-    assert len(find_files(FilesConfig(files=("logs", "logs/a.csv")), tmp_path)) == 2
-    for pattern in ("logs/*.csv", "**/*.csv", f"{tmp_path}/logs/*.csv"):
-        assert find_files(FilesConfig(files=(pattern,)), tmp_path) == find_files(FilesConfig(files=("logs",)), tmp_path)
-    other = tmp_path / "other.csv"
-    other.write_text("id,n,label\nc,1,0\n")
-    assert rows_of(read_table(table_config("logs"), tmp_path, other))["id"] == ["c"]
 
 
 def test_delimiter_encoding_header_and_missing_texts_are_choices(tmp_path: Path) -> None:
@@ -275,6 +261,7 @@ DAY = 86_400_000_000
         (pa.array(["36.0", None, "7"]), {"type": "int"}, [36, None, 7]),  # as pandas writes whole numbers with gaps
         (pa.array(["5.00E+05", "500000", "-2.5e1", "0e99"]), {"type": "int"}, [500_000, 500_000, -25, 0]),
         (pa.array([f"{2**63 - 1}.0", "-9.223372036854775808E18"]), {"type": "int"}, [2**63 - 1, -(2**63)]),
+        (pa.array(["+8", "1e3", "-3."]), {"type": "int"}, [8, 1000, -3]),
         (pa.array(["5e5|7", None]), {"role": "multihot", "type": "int"}, [[500_000, 7], None]),
         (pa.array(["1.5", "-2e3", "inf"]), {"type": "float", "role": "numeric"}, None),
         (pa.array([Decimal("1.25"), None]), {"type": "float", "role": "numeric"}, [1.25, None]),
@@ -321,6 +308,7 @@ def test_times_become_microseconds_in_utc(values: pa.Array, form: str, expected:
         (pa.array(["1.0", "2.50"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array(["5e5", "25e-1"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array(["5e5", "9.223372036854775808E18"]), {"type": "int"}, 1, "a 64-bit integer"),
+        (pa.array(["5", "9223372036854775808"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array(["5e5", "1e99999999999999999999"]), {"type": "int"}, 1, "a 64-bit integer"),
         (pa.array([1, 2**64 - 1], pa.uint64()), {"type": "int"}, 1, "64-bit"),
         (pa.array(["1", "2", "n/a"]), {"type": "float", "role": "numeric"}, 2, "a number"),
@@ -390,10 +378,7 @@ TIME: Any = {"type": "timestamp", "role": "timestamp", "parts": ("year",)}
         ("1969-12-31T23:59:59", ColumnConfig(**TIME)),
         ("1484870400.5", ColumnConfig(**TIME, format="epoch_s")),
         ("1484870400123456", ColumnConfig(**TIME, format="epoch_us")),
-        (
-            "20/01/2017 04:05",
-            ColumnConfig(**TIME, format="%d/%m/%Y %H:%M"),
-        ),
+        ("20/01/2017 04:05", ColumnConfig(**TIME, format="%d/%m/%Y %H:%M")),
         ("a;b", ColumnConfig(role="multihot", separator=";")),
         ("a;", ColumnConfig(role="multihot", separator=";")),
         ("1", ColumnConfig(type="bool", role="numeric")),

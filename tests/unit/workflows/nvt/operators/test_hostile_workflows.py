@@ -25,12 +25,7 @@ from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io import restore as saved_parts
 from rankline.workflows.nvt.io.pickle_reader import parse_pickle
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
-from rankline.workflows.nvt.operators import (
-    Categorify,
-    GreaterThan,
-    HashedCategorify,
-    NullToEmptyList,
-)
+from rankline.workflows.nvt.operators import Categorify, GreaterThan, HashedCategorify, NullToEmptyList
 from tests.harness.hostile.pickles import Made, Name, pickled
 from tests.harness.process.audit_hooks import record_side_effects
 

@@ -118,8 +118,7 @@ def test_hexadecimal_strings_are_read_as_arrow_has_them(kind: pa.DataType) -> No
 
 
 @pytest.mark.parametrize(
-    "encode",
-    [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2)],
+    "encode", [Categorify, OrderedCategorify, lambda: HashedCategorify(num_buckets=3, freq_threshold=2)]
 )
 def test_dictionary_gets_the_ids_that_its_rows_get(tmp_path: Path, encode: Callable[[], Any]) -> None:
     """Two strings may be one number, and what is no number is missing."""

@@ -268,10 +268,7 @@ def _hashed(suffix: str, num_buckets: int) -> Dataset:
 
 @pytest.mark.parametrize(
     ("suffix", "num_buckets", "message"),
-    [
-        ("_pos", 40, "different ids in item_id_pos than in item_id_trgt"),
-        ("_before", 50, r"but not \['item_id_pos'\]"),
-    ],
+    [("_pos", 40, "different ids in item_id_pos than in item_id_trgt"), ("_before", 50, r"but not \['item_id_pos'\]")],
 )
 def test_histories_of_other_ids_are_refused(
     raw: RawData, tmp_path: Path, suffix: str, num_buckets: int, message: str
