@@ -360,7 +360,7 @@ class BatchLoader(Generic[T]):
     def _epochs(self) -> Epochs[T]:
         if not self._is_open:
             self._open()
-        assert self._passes
+        assert self._passes is not None
         return self._passes
 
     def _renew(self) -> None:

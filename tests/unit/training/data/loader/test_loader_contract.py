@@ -71,6 +71,12 @@ def test_lists_of_one_length_are_matrices(make: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(inputs["history"], matrix)
 
 
+def test_files_without_rows_yield_no_batch(make: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"item": pa.array([], pa.int64()), "price": [0.0][:0]}), tmp_path / "a.parquet")
+    loader = make(tmp_path, ["item"], [], ["price"], 3)
+    assert (len(loader), list(loader)) == (0, [])
+
+
 def test_several_labels_come_as_a_tuple(make: Any, prepared: Path) -> None:
     _, labels = next(iter(make(prepared / "train", ["userId"], [], ["rating", "age"], 10)))
     assert [label.shape[0] for label in labels] == [10, 10]
