@@ -1,6 +1,15 @@
-"""Entry point of `python -m rankline`, for environments without the `rankline` script."""
+"""Entry point of the command `rankline`, and of `python -m rankline`."""
 
-from rankline.cli.main import main
+import sys
+
+
+def main() -> None:
+    try:
+        from rankline.cli.main import main as run
+    except KeyboardInterrupt:  # imports take half a second, in which nothing has begun
+        sys.exit(130)
+    run()
+
 
 if __name__ == "__main__":
     main()

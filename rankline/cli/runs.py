@@ -91,7 +91,7 @@ def compare_command(
     from rankline.runs.run_tables import print_run_comparison
     from rankline.runs.store import uri_of
     from rankline.runs.summary import find_run
-    from rankline.workflows.storage.artifacts import write_whole
+    from rankline.workflows.storage.artifacts import output_file
 
     run_ids = [_run_of(named, repository) for named in runs]
     store = open_reader(uri_of(work_dir))
@@ -103,7 +103,8 @@ def compare_command(
     if json_file:
         write_json({"comparisons": [found.to_dict() for found in comparisons]}, json_file)
     if html:
-        write_whole(html, comparison_page(comparisons).html().encode())
+        with output_file(html) as file:
+            file.write_text(comparison_page(comparisons).html(), encoding="utf-8")
     for number, found in enumerate(comparisons):
         if number:
             CONSOLE.print()

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shlex
+import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -216,19 +217,36 @@ def remedy(kind: str, directory: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield the path of a hidden temporary file that replaces `path` on success. Missing directories are created."""
+    """Yield the path of a hidden temporary file that replaces `path` on success, with the same permissions.
+
+    Missing directories are created.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         staging = Path(file.name)
     try:
         yield staging
-        staging.chmod(0o644)
+        staging.chmod(mode)
         sync(staging)
         staging.replace(path)
         sync(path.parent)
     except BaseException:
         staging.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def output_file(path: Path) -> Iterator[Path]:
+    """Yield the path to write a result to that a user asked for, which is there completely or not at all.
+
+    A symbolic link stays one: what it points to is replaced. A device or a pipe is written as it is.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+    else:
+        with whole_file(path.resolve() if path.is_symlink() else path) as staging:
+            yield staging
 
 
 def write_whole(path: Path, content: bytes) -> None:

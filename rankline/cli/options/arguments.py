@@ -77,6 +77,9 @@ def check_writable(path: Path | None, suffix: str = "json") -> None:
         return
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, expected a file such as {path / f'result.{suffix}'}")
+    if path.exists() and not path.is_file():  # a device or a pipe
+        return
+    path = path.resolve() if path.is_symlink() else path
     there = next(parent for parent in path.absolute().parents if parent.exists())
     if not there.is_dir():
         raise ConfigError(f"{there} is a file, expected a directory for {path.name}. Move or remove the file.")

@@ -214,7 +214,8 @@ class TableRequests:
     def format_of(self, path: Path) -> Format:
         """Return the format implied by the file name, or else the format of the training files."""
         if not path.is_file():
-            raise DataError(f"{path} does not exist. Pass a file with rows to score.")
+            is_what = "is not a regular file" if path.exists() else "does not exist"
+            raise DataError(f"{path} {is_what}. Pass a file with rows to score, or - for stdin.")
         return format_of(path) or self.config.data.format or "csv"
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:

@@ -89,6 +89,25 @@ def test_command_ends_without_taking_the_interpreter_down() -> None:
     assert done.stdout.splitlines()[-1] == "what was registered has run"
 
 
+IMPORTING = """
+import sys
+
+class Press:
+    def find_spec(self, name, *_):
+        if name == "rankline.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Press())
+from rankline.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_importing_ends_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.fixture
 def handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, _interrupt)

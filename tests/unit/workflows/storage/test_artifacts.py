@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.schema.model_artifact import KIND, TORCH_SCRIPT, TrainedModel
 from rankline.workflows.storage import artifacts
-from rankline.workflows.storage.artifacts import MANIFEST, Manifest, load_manifest, publish, write_whole
+from rankline.workflows.storage.artifacts import MANIFEST, Manifest, load_manifest, output_file, publish, write_whole
 from rankline.workflows.storage.atomic import remove, staging_for
 from rankline.workflows.storage.safe_yaml import compose
 from rankline.workflows.storage.untrusted import read_regular
@@ -145,6 +145,28 @@ def test_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "deep" / "directory", b"three")
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["a.json", "directory"]
+
+
+def test_result_keeps_links_and_permissions(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("before")
+    (tmp_path / "kept").chmod(0o600)
+    (tmp_path / "link").symlink_to("kept")
+    with output_file(tmp_path / "link") as file:
+        file.write_text("after")
+        assert (tmp_path / "kept").read_text() == "before"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "kept").read_text() == "after"
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o600
+
+
+def test_result_goes_through_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with output_file(tmp_path / "pipe") as file:
+        file.write_text("through")
+        assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @given(st.binary(min_size=1, max_size=64), st.data())
