@@ -31,7 +31,10 @@ def serve_command(
     *,
     repository: Repository = REPOSITORY,
     port: Annotated[
-        int, typer.Option(min=0, max=65534, help="gRPC port; metrics are served on the next port. 0 picks free ports.")
+        int,
+        typer.Option(
+            min=0, max=65534, help="gRPC port; metrics use the next one that HTTP does not use. 0 picks free ports."
+        ),
     ] = GRPC_PORT,
     http_port: Annotated[
         int | None,

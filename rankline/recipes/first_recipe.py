@@ -25,7 +25,7 @@ from rankline.workflows.data.tabular.config import FILLED, ColumnConfig, FilesCo
 from rankline.workflows.data.tabular.files import find_files, names_in, scan, with_format
 from rankline.workflows.data.tabular.reader import names_of, read_table
 from rankline.workflows.preprocess.raw import StreamedRows
-from rankline.workflows.storage.artifacts import write_whole
+from rankline.workflows.storage.artifacts import output_file
 
 _REMEDIES: Mapping[str, Mapping[str, Any]] = {
     "Set 'encoding'": {"encoding": "latin-1"},
@@ -33,6 +33,7 @@ _REMEDIES: Mapping[str, Mapping[str, Any]] = {
 }
 """Mapping from a remedy in a CSV reader's error message to the corresponding config change."""
 _LEAK_ROWS = 20_000
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,8 @@ class FirstRecipe:
 
     def write(self, path: Path) -> None:
         """Write the file, then raise `DataError` if some rows contradict the inferred settings."""
-        write_whole(path, self.text.encode())
+        with output_file(path) as file:
+            file.write_text(self.text, encoding="utf-8")
         if self.contradiction is not None:
             raise DataError(f"{path} was written, but some rows do not match it: {self.contradiction}")
 
@@ -140,10 +142,15 @@ def _profile(
 
 
 def _check_features(path: Path, guesses: Guesses) -> None:
-    if not any(column.config.is_feature for column in guesses.columns.values()):
-        raise DataError(
-            f"{path} has no column besides the label that can be used as a feature. Provide files with more columns."
-        )
+    if any(column.config.is_feature for column in guesses.columns.values()):
+        return
+    whys = [f"{name!r} ({column.why})" for name, column in guesses.columns.items() if column.config.role == "ignored"]
+    ignored = f" Ignored: {', '.join(whys[:_MAX_SHOWN])}{', …' * (len(whys) > _MAX_SHOWN)}." if whys else ""
+    remedy = "Correct these columns, or provide" if whys else "Provide"
+    raise DataError(
+        f"{path} has no column besides the label that can be used as a feature.{ignored} {remedy} files with more "
+        "columns."
+    )
 
 
 def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, DataError | None]:

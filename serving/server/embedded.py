@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +86,11 @@ class ServerConfig:
         for name, number in self.ports.items():
             if not 0 <= number <= 65535:
                 raise ConfigError(f"{name} is {number}, expected 0 (any free port) to 65535.")
+        for (name, number), (other, other_number) in combinations(self.ports.items(), 2):
+            if number and number == other_number:
+                raise ConfigError(
+                    f"{name} and {other} are both {number}, expected different ports. Change one of them."
+                )
 
     @property
     def ports(self) -> dict[str, int]:

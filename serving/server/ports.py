@@ -11,7 +11,7 @@ from rankline.workflows.core.errors import ServerError
 
 LOOPBACK = "127.0.0.1"
 GRPC_PORT = 8001
-"""Default port of Triton and `rankline serve`; metrics use the next port."""
+"""Default port of Triton and `rankline serve`; metrics use the next one."""
 _OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")  # range of ports assigned by the system
 _FIRST = 10_000  # lower ports belong to well-known services
 _DRAWS = 100
@@ -46,6 +46,8 @@ def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
     raise ServerError(
         f"{name} {wanted} on {LOOPBACK} {problem}. {'Stop the process that uses it, or try' if is_used else 'Try'} "
         "another port, or pass 0 for any free port."
+        + " By default, metrics use the port after that of gRPC."
+        * (name == "metrics_port")
     )
 
 

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from rankline.serving.repository.ensemble import ExportedEnsemble, active_version
 from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
@@ -254,7 +253,19 @@ class Supervisor:
         self._troubles[what] = trouble
 
 
-def config_of(ensemble: ExportedEnsemble, *, port: int = 0, **choices: object) -> ServerConfig:
-    """Return the server config for one ensemble, with metrics on the port after `port`. `choices` sets other fields."""
-    ports: dict[str, Any] = {"grpc_port": port, "metrics_port": port and port + 1}
-    return ServerConfig(repositories=(ensemble.path,), models=(ensemble.name,), **ports, **choices)  # type: ignore[arg-type]
+def config_of(
+    ensemble: ExportedEnsemble, *, port: int = 0, http_port: int | None = None, **choices: object
+) -> ServerConfig:
+    """Return the server config for one ensemble. `choices` sets other fields.
+
+    Metrics use the port after `port`, or the one after that if HTTP uses it, and any free port if there is none.
+    """
+    after = (number for number in (port + 1, port + 2) if port and number <= 65535 and number != http_port)
+    return ServerConfig(
+        repositories=(ensemble.path,),
+        models=(ensemble.name,),
+        grpc_port=port,
+        http_port=http_port,
+        metrics_port=next(after, 0),
+        **choices,  # type: ignore[arg-type]
+    )

@@ -20,6 +20,7 @@ from rankline.workflows.data.autodetect.profile import (
     CLEARLY_TIME,
     COMPACT_FORMATS,
     MAX_DISTINCT,
+    NULL_WORDS,
     Column,
     Profile,
     are_numbers,
@@ -62,7 +63,14 @@ _MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan
 """Words for a missing label, in upper or lower case. Others, such as "none", may be classes."""
 _SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
 """List separator → minimum share of texts that contain it."""
-_DECIMAL_COMMA = r"^\s*[-+]?\d+,\d+\s*$"
+_SPACE = r" \x{a0}\x{202f}"
+_GROUPED = rf"[1-9]\d{{0,2}}((,\d{{3}})+(\.\d+)?|(\.\d{{3}})+(,\d+)?|(['’{_SPACE}]\d{{3}})+([.,]\d+)?)"
+"""Numbers with thousands separators."""
+_FORMATTED = rf"^[-+]?[$€£¥]?[{_SPACE}]?[-+]?({_GROUPED}|\d*[.,]?\d+)[{_SPACE}]?[%$€£¥]?$"
+_TRIPLES = r"^\d{3}([, ]\d{3})+$"
+"""Numbers with thousands separators, but also lists of three-digit numbers, and phone numbers."""
+_UNCLEAR = re.compile(r"[-+]?[1-9]\d{0,2}[.,]\d{3}")
+"""Numbers whose only sign separates either thousands or decimals."""
 _TIME = re.compile(r"time|date|stamp|(^|_)(ts|dt|at)$", re.IGNORECASE)
 _HISTORY = re.compile(r"hist|past|prev|last|recent|viewed|clicked|bought|seen", re.IGNORECASE)
 _USER = re.compile(r"user|customer|member|visitor|session|client|reviewer|household", re.IGNORECASE)
@@ -119,7 +127,9 @@ def guess(found: Profile, labels: Mapping[str, str]) -> Guesses:
         words.update(missing)
     guesses = {name: guess_column(column) for name, column in found.columns.items() if name not in labels}
     if SCORE in guesses and [label.task for label in label_configs.values()] == ["binary"]:
-        guesses[SCORE] = _ignored("the output of the served model has the same name: rename the column to use it")
+        guesses[SCORE] = _ignored(
+            "the output of the served model has the same name, and predict refuses files with such a column: rename it"
+        )
     guesses = _with_histories(guesses, found)
     times = [name for name, g in guesses.items() if g.config.role == "timestamp"]
     clocks = [name for name in times if "hour" in guesses[name].config.parts]
@@ -317,13 +327,15 @@ def _text(column: Column) -> Guess:
     few, texts = _few(column), pc.utf8_trim_whitespace(values.drop_null())
     found, counts = texts.value_counts().flatten()
     is_number = are_numbers(found)
-    odd = found.filter(pa.array(~is_number))
-    num_odd = int(counts.to_numpy()[~is_number].sum())
-    if len(odd) and pc.all(pc.match_substring_regex(odd, _DECIMAL_COMMA)).as_py():
-        return _ignored(f"such as {odd[0].as_py()!r}: if these are numbers, use a decimal point")
+    odd, odd_counts = found.filter(pa.array(~is_number)), counts.to_numpy()[~is_number]
+    if not _ID.search(column.name) and (fault := _fault_of_numbers(odd, odd_counts, len(texts))):
+        is_few = column.num_distinct <= FEW_NUMBERS
+        return _as(f"{few}; {fault}", role="categorical") if is_few else _ignored(fault)
+    num_odd, exceptions = int(odd_counts.sum()), ""
     if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
         shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
-        few = f"{few}; numbers, except in {num_odd:,} rows such as {shown}, so read as text"
+        exceptions = f"numbers, except in {num_odd:,} row{'s' * (num_odd > 1)} such as {shown}"
+        few = f"{few}; {exceptions}, so read as text"
     if pc.all(pc.match_substring_regex(found, r"(?s)^\[.*\]$")).as_py():
         return _ignored(
             f"lists in brackets, such as {found[0].as_py()[:20]!r}: write lists of one type, as JSON or Parquet"
@@ -343,11 +355,41 @@ def _text(column: Column) -> Guess:
         if is_unique:
             return _ignored(f"free text, {mean_words:.0f} words on average, different in nearly every row")
         return _as(f"{few}; free text, each distinct text is a category", role="text", hash_buckets=10_000)
+    if is_unique and exceptions:
+        return _ignored(f"{exceptions}: correct or delete {'these rows' if num_odd > 1 else 'this row'}")
     if is_unique:
         return _ignored(f"{few}: different in nearly every row, so there is nothing to learn")
     if column.num_distinct > MANY_VALUES or (_ID.search(column.name) and column.num_distinct > FEW_NUMBERS):
         return _id(column, few, "string")
     return _as(few, role="categorical")
+
+
+def _fault_of_numbers(odd: pa.Array, counts: NDArray[np.int64], num_rows: int) -> str | None:
+    """Return what is wrong with numbers written with thousands separators, decimal commas or currency or percent signs.
+    `odd` contains the distinct texts that cannot be read as numbers. None if many of them are something else.
+    """
+    is_formatted = pc.match_substring_regex(odd, _FORMATTED).to_numpy(zero_copy_only=False)
+    is_null = pc.is_in(pc.utf8_lower(odd), value_set=pa.array(NULL_WORDS, odd.type)).to_numpy(zero_copy_only=False)
+    is_other = ~(is_formatted | is_null)
+    formatted, others = odd.filter(pa.array(is_formatted)), odd.filter(pa.array(is_other))
+    has_digits = pc.any(pc.match_substring_regex(others, r"\d")).as_py()  # rare long lists among short ones
+    if not len(formatted) or has_digits or counts[is_other].sum() >= _RARE * num_rows + 1:
+        return None
+    if pc.all(pc.match_substring_regex(formatted, _TRIPLES)).as_py() and pc.max(pc.utf8_length(formatted)).as_py() > 7:
+        return None
+    example = max(formatted.to_pylist(), key=lambda text: (" or " not in _plain(text), len(text)))
+    return f"such as {example!r}: if these are numbers, write them as {_plain(example)}"
+
+
+def _plain(number: str) -> str:
+    """Return a formatted number as it should be written, or both ways to read it."""
+    number = re.sub(r"[^-+\d.,]", "", number)
+    place = max(number.rfind("."), number.rfind(","))
+    whole, decimals = re.sub("[.,]", "", number[:place]), number[place + 1 :]
+    if _UNCLEAR.fullmatch(number):
+        return f"{whole}{decimals} or {whole}.{decimals}"
+    is_decimal = place >= 0 and number.count(number[place]) == 1
+    return f"{whole}.{decimals}" if is_decimal else re.sub("[.,]", "", number)
 
 
 def _fault_of_times(texts: pa.Array, formats: Sequence[str]) -> str:

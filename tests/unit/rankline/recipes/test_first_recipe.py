@@ -198,12 +198,24 @@ def test_init_names_files_relative_to_the_recipe(here: Path) -> None:
         (("my rows.csv", "--output", "none/a.yaml"), "none is not a directory. Create the directory first"),
         (("rows.data",), "the format of rows.data is unknown"),
         (("rows.data", "--format", "xls"), "--format is 'xls'. Available: csv, parquet, jsonl"),
-        (("one.csv",), "no column besides the label that can be used as a feature"),
+        (("one.csv",), "no column besides the label that can be used as a feature. Provide files with more columns."),
+        (
+            ("total.csv",),
+            "as a feature. Ignored: 'x' (numbers, except in 1 row such as 'Total': correct or delete this row). "
+            "Correct these columns, or provide files with more columns.",
+        ),
+        (
+            ("same.csv",),
+            "Ignored: 'a' (one value in all rows), 'b' (one value in all rows), 'c' (one value in all rows), "
+            "'d' (one value in all rows), 'e' (one value in all rows), …. Correct",
+        ),
     ],
 )
 def test_init_refuses_unusable_input_and_writes_nothing(here: Path, arguments: tuple[str, ...], message: str) -> None:
     (here / "rows.data").write_text("a,label\n1,0\n")
     (here / "one.csv").write_text("label\n0\n1\n0\n1\n")
+    (here / "total.csv").write_text(lines_of({"x": [*FEES, "Total"], "y": [*LABELS, 150]}))
+    (here / "same.csv").write_text(lines_of({**dict.fromkeys("abcdef", [7] * ROWS), "label": LABELS}))
     done = invoke(*arguments)
     assert done.exit_code == 1
     assert message in " ".join(done.output.split())

@@ -5,14 +5,15 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from rankline.serving.server.embedded import ServerConfig
+from rankline.serving.server.embedded import EmbeddedServer, ServerConfig
 from rankline.serving.server.logs import FileLog, crash_site, failure_reason
 from rankline.serving.server.managed_process import Launched, remove_left
 from rankline.serving.server.ports import choose_ports
-from rankline.serving.server.supervisor import Backoff
+from rankline.serving.server.supervisor import Backoff, config_of
 from rankline.serving.server.triton_install import find_installation
 from rankline.workflows.core.errors import ConfigError, ServerError
 
@@ -37,6 +38,29 @@ def test_config_refuses_what_cannot_be_served() -> None:
         config(repositories=())
     with pytest.raises(ConfigError, match="grpc_port is 70000, expected 0"):
         config(grpc_port=70000)
+    with pytest.raises(ConfigError, match="grpc_port and http_port are both 8001, expected different ports"):
+        config(grpc_port=8001, http_port=8001)
+    config(grpc_port=0, http_port=0, metrics_port=0)
+
+
+@pytest.mark.parametrize(
+    ("port", "http_port", "metrics_port"),
+    [
+        (0, None, 0),
+        (8001, None, 8002),
+        (8001, 8002, 8003),
+        (8001, 8000, 8002),
+        (8001, 0, 8002),
+        (65534, 65535, 0),
+        (65535, None, 0),
+    ],
+)
+def test_metrics_use_the_first_port_after_grpc_that_http_does_not_use(
+    port: int, http_port: int | None, metrics_port: int
+) -> None:
+    ensemble = SimpleNamespace(path=Path("models"), name="movielens")
+    found = config_of(ensemble, port=port, http_port=http_port)  # type: ignore[arg-type]
+    assert (found.grpc_port, found.http_port, found.metrics_port) == (port, http_port, metrics_port)
 
 
 def test_failure_reason_names_each_model_without_its_traceback() -> None:
@@ -124,6 +148,14 @@ def test_port_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) ->
         pytest.raises(ServerError, match="grpc_port .* on 127.0.0.1 is already in use. Stop the process that uses it"),
     ):
         choose_ports(grpc_port=taken.getsockname()[1])
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(
+            ServerError, match="metrics_port .* already in use.* By default, metrics use the port after that of gRPC"
+        ),
+    ):
+        EmbeddedServer(config(repositories=(Path(),), metrics_port=taken.getsockname()[1])).start()
 
     def refuse(number: int) -> int:
         raise PermissionError(errno.EACCES, "no")

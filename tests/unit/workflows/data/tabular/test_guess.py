@@ -62,7 +62,14 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "few whole numbers": ([n % 12 for n in range(N)], "x", "int categorical", "12 distinct values, so a category"),
     "a long tail": ([2 ** (n % 20) + n if n % 5 == 0 else n % 90 for n in range(N)], "x", "int numeric", "long-tailed"),
     "null words": (["?" if n % 5 == 0 else n / 7 for n in range(N)], "x", "float numeric", ""),
-    "numbers and one text": (["many" if n == 7 else n for n in range(N)], "x", "string ignored", ""),
+    "numbers and one text": (
+        ["many" if n == 7 else n for n in range(N)], "x", "string ignored",
+        "numbers, except in 1 row such as 'many': correct or delete this row",
+    ),
+    "numbers and two texts": (
+        [("many", "few")[n] if n < 2 else n for n in range(N)], "x", "string ignored",
+        "numbers, except in 2 rows such as 'many', 'few': correct or delete these rows",
+    ),
     "codes with zeros": ([f"{n % 900:05}" for n in range(N)], "zip", "string id", ""),
     "words for booleans": ([("yes", "no", None)[n % 3] for n in range(N)], "x", "bool categorical", ""),
     "a row number": (list(range(N)), "x", "int ignored", "a row number"),
@@ -70,7 +77,9 @@ CASES: dict[str, tuple[list[Any], str, str, str]] = {
     "ids": ([f"u{n % 400}" for n in range(N)], "user_id", "string id", "400 distinct values"),
     "a user": ([n % 50 for n in range(N)], "user", "int id", "an id according to its name"),
     "a name of requests": (DAYS, "seen__valid", "string ignored", "that belongs to column 'seen'"),
-    "the name of the answer": (DAYS, "score", "string ignored", "output of the served model"),
+    "the name of the answer": (
+        DAYS, "score", "string ignored", "the output of the served model has the same name, and predict refuses files",
+    ),
     "lists in a cell": (
         [f"{'abc'[n % 3]}|{'def'[n // 3 % 3]}|{n % 50}" for n in range(N)], "x", "string multihot", "separated by |",
     ),
@@ -198,10 +207,61 @@ def test_numbers_with_a_decimal_comma_are_no_lists(tmp_path: Path) -> None:
     assert guessed(tmp_path, commas, kind="parquet") == (
         "string",
         "ignored",
-        "such as '0,000': if these are numbers, use a decimal point",
+        "such as '0,000': if these are numbers, write them as 0.000",
     )
-    lists = [",".join(str((n + i) % 7) for i in range(n % 4)) for n in range(N)]
-    assert guessed(tmp_path, lists, kind="parquet")[:2] == ("string", "multihot")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([f"{n * 7.5:,.2f}" for n in range(N)], "'10,005.00': if these are numbers, write them as 10005.00"),
+        ([f"${n * 13 + 0.5:,.2f}" for n in range(N)], "'$10,010.50': if these are numbers, write them as 10010.50"),
+        ([f"{n}.{n % 900:03},{n % 90:02} €" for n in range(1, 999)], "if these are numbers, write them as 100100.10"),
+        ([f"{n * 7919:,}".replace(",", " ") for n in range(N)], "'10 001 697': if these"),
+        ([f"{n}\u202f{n % 900:03},5" for n in range(1, 999)], "if these are numbers, write them as 100100.5"),
+        ([f"{n * 7919:,}".replace(",", "'") for n in range(N)], "if these are numbers, write them as 10001697"),
+        ([f"{n * 17:,}" for n in range(N)], "'10,013': if these are numbers, write them as 10013 or 10.013"),
+        ([f"{350_000 + n:,}" for n in range(N)], "'350,000': if these are numbers, write them as 350000 or 350.000"),
+        ([f"{n % 100 - 50}%" for n in range(N)], "'-50%': if these are numbers, write them as -50"),
+        (["n/a" if n % 5 else f"£{n}" for n in range(N)], "'£1000': if these are numbers, write them as 1000"),
+        (["Total" if n == 7 else f"${n}" for n in range(N)], "'$1000': if these are numbers, write them as 1000"),
+    ],
+)  # fmt: skip
+def test_formatted_numbers_are_ignored_with_a_remedy(tmp_path: Path, values: list[str], said: str) -> None:
+    kind, role, why = guessed(tmp_path, values, kind="parquet")
+    assert (kind, role) == ("string", "ignored")
+    assert why.startswith("such as ")
+    assert said in why
+
+
+def test_few_formatted_numbers_are_categories_with_a_remedy(tmp_path: Path) -> None:
+    assert guessed(tmp_path, [f"{1 + n % 4}0%" for n in range(N)]) == (
+        "string",
+        "categorical",
+        "4 distinct values; such as '10%': if these are numbers, write them as 10",
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "role"),
+    [
+        ([",".join(str((n + i) % 7) for i in range(n % 4)) for n in range(N)], "x", "multihot"),
+        ([",".join(str(100 + (n + i) % 70) for i in range(1 + n % 3)) for n in range(N)], "x", "multihot"),
+        ([("1,2,3" if n == 7 else "1,2" if n % 9 == 0 else f"{n % 7}") for n in range(N)], "x", "categorical"),
+        ([f"{1 + n % 9} {100 + n % 90}" for n in range(N)], "customer_id", "id"),
+        ([f"{600 + n % 90} {100 + n % 90} {100 + n % 80}" for n in range(N)], "phone", "categorical"),
+        ([f"{1 + n % 3}.{n % 20}.{n % 7}" for n in range(N)], "version", "categorical"),
+        ([f"2020.{1 + n % 12:02}.{1 + n % 28:02}" for n in range(N)], "x", "timestamp"),
+        ([f"{n % 50} GB" for n in range(N)], "x", "categorical"),
+        ([("$5" if n % 10 == 0 else f"plan {n % 50}") for n in range(N)], "x", "categorical"),
+    ],
+)
+def test_other_texts_with_digits_are_not_formatted_numbers(
+    tmp_path: Path, values: list[str], name: str, role: str
+) -> None:
+    _, guessed_role, why = guessed(tmp_path, values, name, kind="parquet")
+    assert guessed_role == role
+    assert "if these are numbers" not in why
 
 
 def label_of(tmp_path: Path, values: list[Any], name: str = "label", *, given: tuple[str, ...] = ()) -> Guesses:
