@@ -95,13 +95,24 @@ def match(
 
     Raises:
         ExportError: an input has no column, or its column does not fit; the message lists all such inputs and columns.
+            Or a matched column has no name.
     """
     taken = set(renames.values())
     by_name = {renames.get(c.name, c.name): c for c in columns if c.name in renames or c.name not in taken}
     _check_renames(renames, inputs, columns, source)
     whole = _matrix(inputs, by_name, source)
-    if whole is not None:
-        return (whole,)
+    feeds = _one_by_one(inputs, columns, by_name, source) if whole is None else (whole,)
+    if any("" in feed.columns for feed in feeds):
+        raise ExportError(
+            f"the model would take a column of {source} that has no name, but inputs are requested by name. Name the "
+            "column, or remove it; DataFrame.to_csv(index=False) leaves the index out."
+        )
+    return feeds
+
+
+def _one_by_one(
+    inputs: Sequence[Input], columns: Sequence[Encoded], by_name: Mapping[str, Encoded], source: str
+) -> tuple[InputBinding, ...]:
     feeds, problems, missing = [], [], []
     for entry in inputs:
         found = _feed(entry, by_name)

@@ -26,6 +26,7 @@ from rankline.workflows.core.optional_packages import require
 from rankline.workflows.onnx.lightgbm_text import read_forest
 
 _BEGIN = re.compile(rb"tree\r?\nversion=v\d")
+_DTYPE = "float64"  # LightGBM compares doubles
 _SQUARE_ROOT = "sqrt"  # the model predicts the square root of the label
 _TRANSFORMS = (
     dict.fromkeys(("", "custom", "none", "lambdarank", "rank_xendcg"), IDENTITY)
@@ -56,7 +57,7 @@ class Model(ForestModel):
             raise ArtifactError(
                 f"{path} is a damaged LightGBM model: {error}. Save the model again with save_model."
             ) from None
-        read = read_forest(text, str(path))
+        read = read_forest(text, str(path), _DTYPE)
         objective, transform, scale = _objective(read.objective, read.width, path)
         try:
             self._booster = lightgbm.Booster(model_str=read.text(objective))
@@ -65,7 +66,7 @@ class Model(ForestModel):
                 f"{path} cannot be loaded by LightGBM: {in_short(error)}. Save the model again."
             ) from None
         numbered = [f"Column_{place}" for place in range(len(read.features))]
-        forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale)
+        forest = Forest(trees=read.trees, width=read.width, transform=transform, scale=scale, dtype=_DTYPE)
         super().__init__(forest, () if list(read.features) == numbered else read.features, numbered)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:

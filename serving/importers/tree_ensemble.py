@@ -20,7 +20,10 @@ OUTPUT = "score"
 
 IDENTITY, SIGMOID, SOFTMAX, EXP, SOFTPLUS, SIGNED_SQUARE = "", "Sigmoid", "Softmax", "Exp", "Softplus", "SignedSquare"
 _OPTIONS: dict[str, dict[str, Any]] = {SOFTMAX: {"axis": 1}}
-_INPUT = "matrix"
+_INPUT = "[features]"
+"""Key of the matrix, which the files do not name. A column of that name would be taken for it, so it has brackets,
+which both frameworks refuse in the names of features.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,7 @@ class Forest:
         scale: factor of the sum before the transform.
         base: constant added to each score; empty for zero.
         missing: value that means missing, in addition to NaN.
+        dtype: NumPy dtype name of the features, as the framework compares them with thresholds.
     """
 
     trees: Sequence[Tree]
@@ -40,6 +44,7 @@ class Forest:
     scale: float = 1.0
     base: tuple[float, ...] = ()
     missing: float = math.nan
+    dtype: str = "float32"
 
 
 class ForestModel(ForeignModel):
@@ -50,14 +55,14 @@ class ForestModel(ForeignModel):
     def __init__(self, forest: Forest, features: Sequence[str], numbered: Sequence[str]) -> None:
         self._forest = forest
         shape, names = (None, len(numbered)), {"features": tuple(features), "numbered": tuple(numbered)}
-        self.inputs = (Input(name=_INPUT, dtype="float32", shape=shape, **names),)
+        self.inputs = (Input(name=_INPUT, dtype=forest.dtype, shape=shape, **names),)
 
     def write(self, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
         _write(self._forest, feeds, heads, target)
 
 
 def matrix_of(arrays: Mapping[str, Any]) -> Any:
-    return np.asarray(arrays[_INPUT], np.float32)
+    return arrays[_INPUT]
 
 
 def _write(forest: Forest, feeds: Sequence[InputBinding], heads: Sequence[Head], target: Path) -> None:
@@ -70,14 +75,18 @@ def _write(forest: Forest, feeds: Sequence[InputBinding], heads: Sequence[Head],
         raise ExportError(
             f"the forest returns {forest.width} scores per row, but {head.column!r} expects {head.width}."
         )
-    graph = Graph([*dtypes_of(feeds), name])
+    graph, compared = Graph([*dtypes_of(feeds), name]), np.dtype(forest.dtype)
     columns = [
-        graph.add("Cast", graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1), to=TensorProto.FLOAT)
+        graph.add(
+            "Cast",
+            graph.take(column, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), 1),
+            to=helper.np_dtype_to_tensor_dtype(compared),
+        )
         for column, dtype in dtypes_of(feeds).items()
     ]
     matrix = graph.add("Concat", *columns, axis=1)
     if not math.isnan(forest.missing):
-        missing, nan = (graph.constant(value, np.float32) for value in (forest.missing, math.nan))
+        missing, nan = (graph.constant(value, compared) for value in (forest.missing, math.nan))
         matrix = graph.add("Where", graph.add("Equal", matrix, missing), nan, matrix)
     rows = graph.add("Cast", matrix, to=TensorProto.DOUBLE)
     is_last = forest.transform == IDENTITY

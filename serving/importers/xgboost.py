@@ -81,6 +81,13 @@ class Model(ForestModel):
                 f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save the model again."
             ) from None
         transform = _TRANSFORMS[saved.objective["name"]]
+        self._stopped = (
+            f"Training stopped early, so the first {len(saved.trees)} of {saved.num_trees} trees are used, up to "
+            "best_iteration, as in XGBoost's scikit-learn classes. Booster.predict uses all of them unless you pass it "
+            "iteration_range."
+            if len(saved.trees) < saved.num_trees
+            else ""
+        )
         forest = Forest(trees=saved.trees, width=saved.width, transform=transform, base=base)
         super().__init__(forest, saved.features, [f"f{place}" for place in range(saved.num_features)])
 
@@ -88,9 +95,12 @@ class Model(ForestModel):
         self._forest = replace(self._forest, missing=value)
 
     def assumed(self) -> tuple[str, ...]:
-        if not math.isnan(self._forest.missing):
-            return ()
-        return ("XGBoost does not save which value means missing, so NaN is assumed unless you pass --missing VALUE.",)
+        missing = (
+            "XGBoost does not save which value means missing, so NaN is assumed unless you pass --missing VALUE."
+            if math.isnan(self._forest.missing)
+            else ""
+        )
+        return tuple(filter(None, (missing, self._stopped)))
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost
@@ -113,7 +123,8 @@ class _Saved:
         base_score: number or list of numbers, as in the file.
         features: column names; empty if the file has none.
         width: number of scores per row.
-        trees: trees, with the weights of DART multiplied into the leaves.
+        trees: trees up to the best iteration, with the weights of DART multiplied into the leaves.
+        num_trees: number of trees in the file.
     """
 
     version: list[int]
@@ -123,6 +134,7 @@ class _Saved:
     num_features: int
     width: int
     trees: list[Tree]
+    num_trees: int
 
 
 def _read(path: Path) -> _Saved:
@@ -170,6 +182,7 @@ def _checked(document: Any, path: Path) -> _Saved:
         num_features=num_features,
         width=width,
         trees=trees[:count],
+        num_trees=len(trees),
     )
 
 

@@ -44,15 +44,16 @@ def signal_of(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.exp(known[:, 0] / 2) + (known[:, 2] > 4) + (known[:, 3] > 0) + 0.1
 
 
-def tried_rows(rng: np.random.Generator, rows: NDArray[np.float32], thresholds: Sequence[tuple[int, float]]) -> Any:
+def tried_rows(rng: np.random.Generator, rows: NDArray[Any], thresholds: Sequence[tuple[int, float]]) -> Any:
     """Rows with values at and beside thresholds (column, value), and with those that are none or awkward."""
     awkward = [np.nan, 0.0, -0.0, np.inf, -np.inf, 1e-40, -1e-40, 1e-35, -1e-35, 3e38, -3e38]
     values = [(column, value) for column in range(rows.shape[1]) for value in awkward]
+    dtype = rows.dtype.type
     for column, threshold in thresholds:
         with np.errstate(over="ignore"):  # a threshold above all float32
-            near = np.float32(threshold)
-        values += [(column, near + np.float32(0))]
-        values += [(column, np.nextafter(near, np.float32(side))) for side in (-np.inf, np.inf)]
+            near = dtype(threshold)
+        values += [(column, near + dtype(0))]
+        values += [(column, np.nextafter(near, dtype(side))) for side in (-np.inf, np.inf)]
     tried = rows[rng.integers(0, len(rows), len(values))]
     for row, (column, value) in zip(tried, values, strict=True):
         row[column] = value
@@ -65,10 +66,11 @@ def head_of(width: int) -> Head:
 
 
 def both_scores(
-    model: ForeignModel, rows: NDArray[np.float32], directory: Path, columns: Sequence[str] = NAMES
+    model: ForeignModel, rows: NDArray[Any], directory: Path, columns: Sequence[str] = NAMES
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Scores of the framework and of the ONNX model that is written, for rows of these columns in that order."""
     (feed,) = feeds = match(model.inputs, [Encoded(name=name, dtype="float32") for name in columns], {})
+    rows = rows.astype(feed.dtype)
     matrix = rows[:, [list(columns).index(name) for name in feed.columns]]
     expected = model.run({feed.input.name: matrix})["score"]
     assert expected.dtype == np.float32
@@ -107,13 +109,13 @@ class Framework:
     train: Callable[..., Any]
     thresholds: Callable[[Any], Sequence[tuple[int, float]]]
     save: Callable[[Any, Path], Path]
-    predict: Callable[[Any, NDArray[np.float32]], NDArray[Any]]
+    predict: Callable[[Any, NDArray[Any]], NDArray[Any]]
     takes_infinity: bool
 
     def check(self, booster: Any, rows: NDArray[np.float32], rng: np.random.Generator, directory: Path) -> None:
         """Compare the importer's scores with the framework's to the bit, and the ONNX model with both."""
         model = self.importer.Model(self.save(booster, directory))
-        tried = tried_rows(rng, rows, self.thresholds(booster))
+        tried = tried_rows(rng, rows.astype(model.inputs[0].dtype), self.thresholds(booster))
         expected, made = both_scores(model, tried, directory)
         np.testing.assert_allclose(made, expected, rtol=SCORE_TOLERANCE, atol=2e-6)
         is_predicted = np.full(len(tried), True) if self.takes_infinity else ~np.isinf(tried).any(axis=1)

@@ -1,5 +1,5 @@
 """Reading and writing of forests in LightGBM's text format (`Booster.model_to_string`). Split thresholds are converted
-to equivalent float32 values.
+to equivalent values of the rows' dtype.
 
 A file is parsed here, and LightGBM loads a text that is rebuilt from the checked values. LightGBM itself does not check
 the numbers in a text, and some of them corrupt its memory.
@@ -29,7 +29,7 @@ _OF_SPLITS: dict[str, type[int | float]] = {
 }
 _END = re.compile(r"^(?:end of trees|feature[ _]importances:)$", re.MULTILINE)
 _TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
-_ZERO = np.float32(1e-35)  # kZeroThreshold in LightGBM's meta.h
+_ZERO = float(np.float32(1e-35))  # kZeroThreshold in LightGBM's meta.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +58,14 @@ class LightGBMForest:
         return "\n".join([*lines, "", "".join(self.blocks) + "end of trees\n"])
 
 
-def read_forest(text: str, source: str) -> LightGBMForest:
-    """Parse a forest in LightGBM's text format.
+def read_forest(text: str, source: str, dtype: str = "float32") -> LightGBMForest:
+    """Parse a forest in LightGBM's text format. Rows of `dtype`, `float32` or `float64`, take LightGBM's branches.
 
     Raises:
         ArtifactError: the text is damaged, or a split is not at a threshold.
     """
     try:
-        return _read(text, source)
+        return _read(text, source, np.dtype(dtype).type)
     except (ValueError, KeyError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ArtifactError(
@@ -73,7 +73,7 @@ def read_forest(text: str, source: str) -> LightGBMForest:
         ) from None
 
 
-def _read(text: str, source: str) -> LightGBMForest:
+def _read(text: str, source: str, dtype: type[np.floating[Any]]) -> LightGBMForest:
     first, end = _TREE.search(text), _END.search(text)
     if first is None or end is None:
         raise ValueError("it has no trees" if end else "it is truncated")
@@ -89,7 +89,7 @@ def _read(text: str, source: str) -> LightGBMForest:
     if "tree_sizes" in header and header["tree_sizes"].split() != [str(len(block)) for block in blocks]:
         raise ValueError("its trees do not have the declared sizes")
     numbers = [_numbers(_fields(block), source) for block in blocks]
-    trees = (_nodes(tree, len(features), source) for tree in numbers)
+    trees = (_nodes(tree, len(features), source, dtype) for tree in numbers)
     is_average = "average_output" in header
     weight = width / len(blocks) if is_average else 1.0
     return LightGBMForest(
@@ -145,18 +145,20 @@ def _lines(fields: Mapping[str, Any]) -> list[str]:
     return [f"{name}={value}" for name, value in fields.items()]
 
 
-def _nodes(numbers: Mapping[str, list[Any]], num_features: int, source: str) -> tuple[TreeNode, ...]:
+def _nodes(
+    numbers: Mapping[str, list[Any]], num_features: int, source: str, dtype: type[np.floating[Any]]
+) -> tuple[TreeNode, ...]:
     num_leaves = len(numbers["leaf_value"])
     splits = zip(*(numbers[name] for name in _OF_SPLITS), strict=True)
     leaves = [TreeNode(weight=value) for value in numbers["leaf_value"]]
-    nodes = [_split(values, num_leaves, source) for values in splits] + leaves
+    nodes = [_split(values, num_leaves, source, dtype) for values in splits] + leaves
     made = by_depth(nodes, num_features)
     if len(made) < len(nodes):
         raise ValueError(f"only {len(made)} of {len(nodes)} nodes of a tree are reachable from its root")
     return made
 
 
-def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
+def _split(values: tuple[Any, ...], num_leaves: int, source: str, dtype: type[np.floating[Any]]) -> TreeNode:
     """Build a split node from its field values, in the order of `_OF_SPLITS`."""
     feature, value, bits, left, right = values
     if not 0 <= bits < _END_OF_BITS:  # LightGBM would use only the lowest eight bits
@@ -173,7 +175,7 @@ def _split(values: tuple[Any, ...], num_leaves: int, source: str) -> TreeNode:
     return TreeNode(
         mode=LEQ,
         feature=feature,
-        threshold=_threshold32(value),
+        threshold=_threshold(value, dtype),
         left=_place(left, num_leaves),
         right=_place(right, num_leaves),
         missing_goes_left=goes_left,
@@ -189,10 +191,10 @@ def _place(child: int, num_leaves: int) -> int:
     return child if child >= 0 else num_leaves - 2 - child
 
 
-def _threshold32(value: float) -> float:
-    """Return the largest float32 LightGBM sends left at threshold `value`. Numbers within `_ZERO` of 0 count as 0."""
+def _threshold(value: float, dtype: type[np.floating[Any]]) -> float:
+    """Return the largest `dtype` LightGBM sends left at threshold `value`. Numbers within `_ZERO` of 0 count as 0."""
     if abs(value) <= _ZERO:
-        return float(_ZERO if value >= 0 else np.nextafter(-_ZERO, np.float32(-math.inf)))
+        return _ZERO if value >= 0 else float(np.nextafter(dtype(-_ZERO), dtype(-math.inf)))
     with np.errstate(over="ignore"):  # a number above all float32 becomes infinity
-        nearest = np.float32(value)
-    return float(nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-math.inf)))
+        nearest = dtype(value)
+    return float(nearest if float(nearest) <= value else np.nextafter(nearest, dtype(-math.inf)))

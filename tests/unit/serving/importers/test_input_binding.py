@@ -121,6 +121,15 @@ def test_columns_that_do_not_fit_inputs_are_refused(case: str) -> None:
         match(inputs, COLUMNS, renames)
 
 
+def test_column_without_a_name_is_refused_only_as_an_input() -> None:
+    columns = [Encoded(name="", dtype="int64"), USER]
+    for entry in (Input(name="x", dtype="float32", shape=(None, 2)), Input(name="")):
+        with pytest.raises(ExportError, match=r"a column of the sample that has no name, .*Name the column, or remove"):
+            match([entry], columns, {}, "the sample")
+    (feed,) = match([Input(name="x", shape=(None, 1), features=("user",))], columns, {})
+    assert feed.columns == ("user",)
+
+
 def test_mismatches_are_reported_together() -> None:
     inputs = [Input(name="price", dtype="int64", shape=(None,)), Input(name="nobody"), Input(name="user" + NNZS)]
     with pytest.raises(ExportError) as refused:

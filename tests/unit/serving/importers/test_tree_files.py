@@ -119,12 +119,30 @@ def test_lightgbm_keeps_hundreds_of_small_leaves_beside_a_large_one(tmp_path: Pa
     np.testing.assert_allclose(made, expected, rtol=1.2e-7)  # one step of float32
 
 
+def test_lightgbm_compares_large_numbers_as_doubles(tmp_path: Path) -> None:
+    """Times one second apart, of which float32 makes 128 the same."""
+    rng = np.random.default_rng(15)
+    rows = random_rows(rng, 10_000).astype(np.float64)
+    rows[:, 1] = 1_700_000_000 + rng.integers(0, 50, len(rows))
+    data = lightgbm.Dataset(rows, rows[:, 1] % 2, feature_name=list(NAMES))
+    booster = lightgbm.train({"num_leaves": 63, "verbosity": -1, "num_threads": 1}, data, 3)
+    LIGHTGBM.check(booster, rows, rng, tmp_path)
+    expected, made = both_scores(lightgbm_file.Model(tmp_path / "model.txt"), rows, tmp_path)
+    np.testing.assert_array_equal(expected[:, 0], booster.predict(rows).astype(np.float32))
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    assert len(np.unique(booster.predict(rows.astype(np.float32)))) < len(np.unique(expected))
+
+
 def test_xgboost_that_stopped_early_scores_by_its_best_trees(tmp_path: Path) -> None:
     """As in XGBoost's scikit-learn classes; later trees are there all the same."""
     rows = random_rows(np.random.default_rng(4), 400)
     booster = XGBOOST.train(rows, "multi:softprob", trees=9, num_parallel_tree=2)
+    booster.set_attr(best_iteration="8")
+    assert not any("early" in note for note in xgboost_file.Model(XGBOOST.save(booster, tmp_path)).assumed())
     booster.set_attr(best_iteration="4")
-    expected, made = both_scores(xgboost_file.Model(XGBOOST.save(booster, tmp_path)), rows, tmp_path)
+    model = xgboost_file.Model(XGBOOST.save(booster, tmp_path))
+    assert any("the first 30 of 54 trees are used" in note for note in model.assumed())
+    expected, made = both_scores(model, rows, tmp_path)
     theirs = booster.predict(xgboost.DMatrix(rows, feature_names=list(NAMES)), iteration_range=(0, 5))
     np.testing.assert_array_equal(expected, theirs)
     np.testing.assert_allclose(made, expected, atol=1e-6)
@@ -156,6 +174,16 @@ def test_columns_are_matched_by_name_whatever_their_order(
     straight, _ = both_scores(model, rows, tmp_path)
     np.testing.assert_array_equal(expected, straight)
     np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+@EACH
+def test_column_named_matrix_is_a_column_like_any_other(framework: Framework, tmp_path: Path) -> None:
+    rows = random_rows(np.random.default_rng(16), 100)
+    columns = [Encoded(name=name, dtype="float32") for name in ("matrix", *NAMES)]
+    for names, those in ((NAMES, columns), (None, columns[:4])):
+        model = framework.importer.Model(framework.save(framework.train(rows, names=names, trees=1), tmp_path))
+        (feed,) = match(model.inputs, those, {})
+        assert feed.columns == (names or ("matrix", "a", "b", "c"))
 
 
 @EACH
@@ -372,22 +400,22 @@ def test_fields_that_scores_do_not_depend_on_do_not_reach_xgboost(tmp_path: Path
     """XGBoost writes a tree to the place that its id names, and reads along parents."""
     rows = random_rows(np.random.default_rng(17), 100)
     booster = XGBOOST.train(rows, trees=2)
-    expected = xgboost_file.Model(XGBOOST.save(booster, tmp_path)).run({"matrix": rows})["score"]
+    expected, _ = both_scores(xgboost_file.Model(XGBOOST.save(booster, tmp_path)), rows, tmp_path)
     document = xgboost_document(booster)
     for tree in trees_in(document):
         tree |= {"id": 1 << 30, "parents": [1 << 30], "sum_hessian": [], "categories": [9]}
     document["learner"]["gradient_booster"]["model"]["gbtree_model_param"] = {"num_trees": "9" * 9}
     path = tmp_path / "model.json"
     path.write_text(json.dumps(document))
-    np.testing.assert_array_equal(xgboost_file.Model(path).run({"matrix": rows})["score"], expected)
+    np.testing.assert_array_equal(both_scores(xgboost_file.Model(path), rows, tmp_path)[0], expected)
 
 
 def test_fields_that_scores_do_not_depend_on_do_not_reach_lightgbm(tmp_path: Path) -> None:
     rows = random_rows(np.random.default_rng(12), 100)
     path = LIGHTGBM.save(LIGHTGBM.train(rows, trees=1), tmp_path)
-    expected = lightgbm_file.Model(path).run({"matrix": rows})["score"]
+    expected, _ = both_scores(lightgbm_file.Model(path), rows, tmp_path)
     path.write_text(with_first_tree(path.read_text(), r"^leaf_count=.*", "leaf_count=9 nonsense"))
-    np.testing.assert_array_equal(lightgbm_file.Model(path).run({"matrix": rows})["score"], expected)
+    np.testing.assert_array_equal(both_scores(lightgbm_file.Model(path), rows, tmp_path)[0], expected)
 
 
 def test_ubjson_is_read_as_the_same_document_as_json() -> None:
