@@ -15,14 +15,19 @@ from rankline.workflows.core.old_names import install
 
 if TYPE_CHECKING:
     from rankline.api.verbs import Dataset, export, load_recipe, predict, prepare, serve, train
-    from rankline.serving.client import Client
+    from rankline.serving.client import AsyncClient, Client
     from rankline.workflows.core.errors import RanklineError
 
 __all__ = [
-    "Client", "Dataset", "RanklineError", "export", "load_recipe", "predict", "prepare", "serve", "train",
+    "AsyncClient", "Client", "Dataset", "RanklineError", "export", "load_recipe", "predict", "prepare", "serve",
+    "train",
 ]  # fmt: skip
 install()
-_ELSEWHERE = {"Client": "rankline.serving.client", "RanklineError": "rankline.workflows.core.errors"}
+_ELSEWHERE = {
+    "AsyncClient": "rankline.serving.client",
+    "Client": "rankline.serving.client",
+    "RanklineError": "rankline.workflows.core.errors",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.terminal.console import CONSOLE, Stages, note
 from rankline.terminal.silence import quiet_libraries
 from rankline.training.config.train import SessionConfig
-from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.preprocess.config import DaskConfig
 
@@ -259,11 +259,14 @@ def _export_model(
     from rankline.api.pipeline import describe_export
     from rankline.registry.activation import make_active, registry_uri
     from rankline.serving.importers.export import export_foreign
-    from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
     check_free(workspace.ensemble)
     registry = registry_uri(workspace.ensemble)
-    active = ExportedEnsemble.load(workspace.ensemble) if names_in(workspace.ensemble) else None
+    try:
+        active = ExportedEnsemble.load(workspace.ensemble)
+    except ArtifactError:  # missing or damaged: the export replaces it
+        active = None
     with stages.stage("export") as report:
         ensemble = export_foreign(
             paths,
@@ -324,7 +327,7 @@ def serve(
 
     Args:
         ensemble: the return value of `export`, or the name of an ensemble.
-        port: gRPC port; metrics use the next port. 0 picks free ports.
+        port: gRPC port; metrics use the next one that HTTP does not use. 0 picks free ports.
         http_port: also open HTTP on this port; 0 picks a free port. A large JSON request crashes the server, which is
             then restarted.
         watch: switch to each version that `export` makes active.
@@ -393,6 +396,8 @@ def predict(scorer: "Client | ExportedEnsemble | str", rows: _Rows, *, repositor
 def _table_of(rows: Any, schema: "ModelSchema") -> pa.Table:
     from rankline.serving.client.request_builder import columns_of
 
+    if isinstance(rows, pa.Table):  # may repeat the names of columns that the model does not take
+        return rows
     if not (isinstance(rows, pa.RecordBatch | Mapping | list | tuple) or hasattr(rows, "to_arrow")):
         return _table(rows)
     try:
@@ -441,10 +446,13 @@ def _ensemble(ensemble: Any, repository: AnyPath) -> "ExportedEnsemble":
 def _table(rows: Any) -> pa.Table:
     import pandas as pd
 
+    from rankline.serving.client.schema import check_distinct
+
+    if not isinstance(rows, pd.DataFrame | pa.Table):
+        raise DataError(f"rows has type {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
+    check_distinct(map(str, rows.column_names if isinstance(rows, pa.Table) else rows.columns), "the rows")
     if isinstance(rows, pa.Table):
         return rows
-    if not isinstance(rows, pd.DataFrame):
-        raise DataError(f"rows has type {type(rows).__name__}, expected a pandas DataFrame or an Arrow table.")
     try:
         return pa.Table.from_pandas(rows, preserve_index=False)
     except (pa.ArrowException, ValueError) as error:

@@ -1,3 +1,4 @@
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,7 +119,8 @@ def export_command(
         **overrides.values,
     )
     print_engines(ensemble, CONSOLE)
-    say_active(ensemble, f"version {ensemble.version} does not meet --if-better" if promote else "--no-promote")
+    not_better = f"version {ensemble.version} does not meet --if-better"
+    say_active(ensemble, "--no-promote" if not promote else not_better if bounds else "another export activated it")
     if bounds and not ensemble.is_active:
         raise typer.Exit(1)
     if model and ensemble.is_active:  # the commands below use the active version
@@ -126,12 +128,12 @@ def export_command(
 
 
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
-    in_work_dir = f" --work-dir {work_dir}" if work_dir != WORK_DIR else ""
-    in_repository = f" --repository {repository}" if repository != REPOSITORY else ""
-    scored = f"scored{Path(sample).suffix}"
-    say(f"score rows   rankline predict {name} --input {sample} --output {scored}{in_repository}")
-    say(f"serve them   rankline serve {name}{in_repository}")
-    say(f"measure      rankline bench {name}{in_work_dir}{in_repository}")
+    in_work_dir = ["--work-dir", str(work_dir)] if work_dir != WORK_DIR else []
+    in_repository = ["--repository", str(repository)] if repository != REPOSITORY else []
+    files = ["--input", sample, "--output", f"scored{Path(sample).suffix}"]
+    say(f"score rows   {shlex.join(['rankline', 'predict', name, *files, *in_repository])}")
+    say(f"serve them   {shlex.join(['rankline', 'serve', name, *in_repository])}")
+    say(f"measure      {shlex.join(['rankline', 'bench', name, *in_work_dir, *in_repository])}")
 
 
 def _renames(pairs: Sequence[str]) -> dict[str, str]:

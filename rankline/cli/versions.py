@@ -34,10 +34,17 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
 
     rankline versions movielens
     """
+    from rankline.serving.repository.ensemble import damaged_versions
     from rankline.serving.repository.ensemble import versions as versions_in
     from rankline.terminal.summary import print_versions
 
-    print_versions(versions_in(exported_workspace(recipe, repository=repository).ensemble), CONSOLE)
+    path = exported_workspace(recipe, repository=repository).ensemble
+    if undamaged := versions_in(path):
+        print_versions(undamaged, CONSOLE)
+    for number, problem in damaged_versions(path).items():
+        say(f"version {number} is damaged: {problem}")
+    if not any(version.is_active for version in undamaged):
+        say(f"no undamaged version is active. Export again, or activate one: rankline rollback {recipe} --to VERSION")
 
 
 def status_command(
@@ -147,10 +154,10 @@ def rollback_command(
 
 
 def _version(recipe: str, repository: Path, number: int | None) -> "ExportedEnsemble":
-    from rankline.serving.repository.ensemble import ExportedEnsemble, versions
+    from rankline.serving.repository.ensemble import ExportedEnsemble, version_numbers
 
     path = exported_workspace(recipe, repository=repository).ensemble
-    return versions(path)[-1] if number is None else ExportedEnsemble.load(path, number)
+    return ExportedEnsemble.load(path, version_numbers(path)[-1] if number is None else number)
 
 
 def _say_moved(version: "ExportedEnsemble") -> None:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 from pyarrow import json as arrow_json
 
+from rankline.serving.client.schema import check_distinct
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.core.formatting import did_you_mean, listed
 from rankline.workflows.core.validation import is_number
@@ -87,13 +88,16 @@ def format_of(path: str | None, format_name: str | None, requests: "Requests | N
         return format_name or "jsonl"
     if path == "-":
         return format_name or _format_of_stdin()
+    if Path(path).is_dir():
+        raise DataError(f"{path} is a directory, expected a file that contains rows. Pass one file, or - for stdin.")
     chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name)
     if chosen is None:
         chosen = suffix_format(Path(path)) if requests is None else requests.format_of(Path(path))
     if chosen is None:
         raise _unknown_format(path)
     if not Path(path).is_file():
-        raise DataError(f"{path} does not exist. Pass a file that contains rows, or - for stdin.")
+        is_what = "is not a regular file" if Path(path).exists() else "does not exist"
+        raise DataError(f"{path} {is_what}. Pass a file that contains rows, or - for stdin.")
     return chosen
 
 
@@ -241,12 +245,12 @@ def _whole_lines(stream: IO[bytes], *, are_quoted: bool = False) -> Iterator[byt
     yield b""
 
 
-def _empty_to_null(rows: pa.Table, columns: Iterable[str]) -> pa.Table:
+def _empty_to_null(rows: pa.Table, columns: Collection[str]) -> pa.Table:
     """Replace empty strings with nulls. Arrow's default null values would also include the country code NA."""
-    for name in set(columns) & set(rows.column_names):
-        texts = rows[name]
-        filled = pc.if_else(pc.equal(texts, ""), None, texts)
-        rows = rows.set_column(rows.column_names.index(name), name, filled)
+    for place, name in enumerate(rows.column_names):  # names may be duplicated
+        if name in columns:
+            texts = rows.column(place)
+            rows = rows.set_column(place, name, pc.if_else(pc.equal(texts, ""), None, texts))
     return rows
 
 
@@ -258,7 +262,9 @@ def select(rows: pa.Table, schema: "ModelSchema") -> pa.Table:
         unused = [name for name in rows.column_names if name not in required]
         hint = did_you_mean(unused, missing)
         raise DataError(f"the rows are missing columns {missing}. Expected {required}, got {rows.column_names}.{hint}")
-    return rows.select([name for name in rows.column_names if name in taken])
+    names = [name for name in rows.column_names if name in taken]
+    check_distinct(names, "the rows")
+    return rows.select(names)
 
 
 def missing_columns(sent: Collection[str], optional: Iterable[str], given: Iterable[str]) -> str:

@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 
 from rankline.recipes import available
 from rankline.recipes.workspace import NAMES, Workspace
-from rankline.serving.repository.ensemble import ExportedEnsemble, names_in
+from rankline.serving.client.schema import check_distinct
+from rankline.serving.repository.ensemble import ExportedEnsemble, names_in, versions
 from rankline.workflows.core.errors import ConfigError, DataError
+from rankline.workflows.data.tabular.files import format_of
 from rankline.workflows.preprocess.dataset import Requests
 from rankline.workflows.preprocess.prepared_data import HELDOUT
 from rankline.workflows.storage.artifacts import load_manifest, publish
@@ -29,18 +31,29 @@ def check_name(name: str) -> None:
 
 
 def check_free(repository: Path) -> None:
-    """Raise `ConfigError` if the repository already contains an ensemble exported from a recipe."""
-    if names_in(repository) and not is_foreign(ensemble := ExportedEnsemble.load(repository)):
+    """Raise `ConfigError` if the repository already contains an ensemble exported from a recipe.
+
+    The active version decides, or the newest undamaged one if the active version is damaged.
+    """
+    exported = versions(repository) if names_in(repository) else []
+    current = max(exported, key=lambda one: (one.is_active, one.version), default=None)
+    if current is not None and not is_foreign(current):
         raise ConfigError(
-            f"{repository} already contains version {ensemble.version} of an ensemble exported from a recipe. "
+            f"{repository} already contains version {current.version} of an ensemble exported from a recipe. "
             "Choose another name or another repository."
         )
 
 
 def read_sample(path: Path) -> pa.Table:
-    from rankline.scoring.read_rows import format_of, read_blocks
+    from rankline.scoring.read_rows import read_blocks
 
-    blocks = [rows for rows, _ in read_blocks(path, format_of(str(path), None))]
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}, expected a CSV, Parquet or JSON Lines file with raw rows.")
+    if (found := format_of(path)) is None:
+        raise ConfigError(f"the format of {path} is unknown. Rename it to end in .csv, .parquet or .jsonl.")
+    blocks = [rows for rows, _ in read_blocks(path, found)]
+    check_distinct(blocks[0].column_names, str(path))
     try:
         return pa.concat_tables(blocks, promote_options="permissive")
     except pa.ArrowException as error:

@@ -22,7 +22,7 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.machine import num_cores
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.schema.arrow_types import is_text
-from rankline.workflows.storage.artifacts import whole_file
+from rankline.workflows.storage.artifacts import output_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,13 +85,14 @@ def without_score(scores: "NDArray[Any]") -> "NDArray[np.int64]":
 def scores_to(output: Path | None, format_name: str) -> Iterator[Write]:
     """Yield a function that appends rows and their scores to a file, or to stdout if `output` is None.
 
-    Scores have shape [num_rows], or [num_rows, num_candidates], written as lists. The file is written atomically.
+    Scores have shape [num_rows], or [num_rows, num_candidates], written as lists. The file is written atomically,
+    unless it is a device or a pipe.
     """
     with ExitStack() as stack:
         if output is None:
             sink: IO[bytes] = sys.stdout.buffer
         else:
-            sink = stack.enter_context(stack.enter_context(whole_file(output)).open("wb"))
+            sink = stack.enter_context(stack.enter_context(output_file(output)).open("wb"))
         stack.callback(sink.flush)
         write = {"csv": _csv, "jsonl": _json_lines, "parquet": _parquet}[format_name](sink, stack)
 

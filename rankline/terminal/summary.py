@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -80,9 +81,9 @@ def print_comparison(trained: "TrainedModel", console: Console) -> None:
 
 def next_commands(result: "RunResult") -> list[tuple[str, str]]:
     """Return commands that use what a run made, each with its purpose."""
-    recipe, workspace = result.recipe.called, result.workspace
-    repository = "" if workspace.repository == REPOSITORY else f" --repository {workspace.repository}"
-    work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {workspace.root}"
+    recipe, workspace = quote(result.recipe.called), result.workspace
+    repository = "" if workspace.repository == REPOSITORY else f" --repository {quote(str(workspace.repository))}"
+    work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {quote(str(workspace.root))}"
     found = [(f"rankline serve {recipe}{repository}", "keep serving")]
     if result.recipe.file is not None:
         found.append((f"rankline predict {recipe} --input FILE{repository}", "score raw rows"))

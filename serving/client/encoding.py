@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.csv import ConvertOptions
 
 from rankline.serving.client.schema import ColumnSchema
 from rankline.workflows.core.errors import RequestError
@@ -29,6 +30,7 @@ Flat: TypeAlias = "Array | pa.LargeBinaryArray"
 """Consecutive values, none of them missing."""
 
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+_NUMBER = r"(?i)^\s*[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity)\s*$"
 _SIZE_BYTES = 4
 _MAX = {np.dtype(kind): float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)} | {
     np.dtype(np.int64): np.iinfo(np.int64).max
@@ -285,13 +287,22 @@ def _cast(column: pa.Array, tensor: Tensor) -> pa.Array:
 def _remedy(column: pa.Array, name: str) -> str:
     if not is_text(column.type):
         return ""
-    first = next((str(value) for value in column if value.is_valid), "")
+    first = _first_odd(column)
     if re.match(r"\d{4}-\d{2}-\d{2}", first):
         return (
             f" If {first!r} is a time, pass timestamps, such as those from pandas.read_csv(..., "
             f"parse_dates=[{name!r}]), or microseconds since 1970 in UTC."
         )
     return f" Convert strings such as {first!r} to numbers or booleans first."
+
+
+def _first_odd(texts: pa.Array) -> str:
+    """Return the first string that is not a number, preferably one that a CSV reader does not treat as missing."""
+    texts = texts.drop_null()
+    odd = texts.filter(pc.invert(pc.match_substring_regex(texts, _NUMBER)))
+    missing = pa.array(ConvertOptions().null_values, odd.type)
+    present = odd.filter(pc.invert(pc.is_in(odd, value_set=missing)))
+    return next((str(strings[0]) for strings in (present, odd, texts) if len(strings)), "")
 
 
 def _first_overflow(column: pa.Array, cast: pa.Array) -> str:

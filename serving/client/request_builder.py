@@ -10,7 +10,7 @@ import pyarrow as pa
 from tritonclient.utils import deserialize_bytes_tensor
 
 from rankline.serving.client.encoding import Array, Dense, ListRows, WireTensor, to_dense, to_ragged
-from rankline.serving.client.schema import ColumnSchema, ModelSchema
+from rankline.serving.client.schema import ColumnSchema, ModelSchema, check_distinct
 from rankline.workflows.core.errors import RequestError, ServerError
 from rankline.workflows.core.formatting import did_you_mean
 from rankline.workflows.schema.tensors import Tensor
@@ -247,19 +247,21 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
         schema: schema of the model, which identifies list columns.
 
     Raises:
-        RequestError: the rows have another type.
+        RequestError: the rows have another type, or two columns have the same name.
     """
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     elif hasattr(rows, "to_arrow"):  # polars DataFrame
         rows = rows.to_arrow()
     if isinstance(rows, pa.Table):
-        return dict(zip(rows.column_names, rows.columns, strict=True))
-    if isinstance(rows, list | tuple) and rows and all(isinstance(row, Mapping) for row in rows):
+        return _by_name(zip(rows.column_names, rows.columns, strict=True))
+    if isinstance(rows, list | tuple) and not rows:
+        return {column.name: [] for column in schema.columns}
+    if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
         names = dict.fromkeys(name for row in rows for name in row)
         return {str(name): [row.get(name) for row in rows] for name in names}
     try:
-        columns = {str(name): column for name, column in rows.items()}  # a mapping or a pandas DataFrame
+        columns = _by_name(rows.items())  # a mapping or a pandas DataFrame
     except AttributeError:
         got = type(rows).__name__
         raise RequestError(
@@ -267,6 +269,12 @@ def columns_of(rows: Columns, schema: ModelSchema) -> Mapping[str, Any]:
             "mappings."
         ) from None
     return {name: [value] for name, value in columns.items()} if _is_row(columns, schema) else columns
+
+
+def _by_name(columns: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    named = [(str(name), column) for name, column in columns]
+    check_distinct((name for name, _ in named), "the rows", RequestError)
+    return dict(named)
 
 
 def _is_row(columns: Mapping[str, Any], schema: ModelSchema) -> bool:

@@ -1,7 +1,7 @@
 """Inputs and outputs of a model, as described by the server."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tritonclient.grpc import model_config_pb2
 
 from rankline.serving.triton.step import CANDIDATES, CLASSES, MAX_LIST_LENGTH, names_in
-from rankline.workflows.core.errors import RequestError
+from rankline.workflows.core.errors import DataError, RanklineError, RequestError
 from rankline.workflows.schema.targets import score_names
 from rankline.workflows.schema.tensor_names import NNZS, VALID, VALUES
 from rankline.workflows.schema.tensors import Tensor
@@ -155,3 +155,12 @@ def _tensor(entry: Any, candidates: Collection[str], *, optional: bool = False) 
         )
     except ValueError as error:
         raise RequestError(f"{error}. Cast the tensor to a supported type in the model.") from None
+
+
+def check_distinct(names: Iterable[str], place: str, error: type[RanklineError] = DataError) -> None:
+    """Raise `error` if two columns of the table called `place` have the same name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise error(f"column {name!r} appears twice in {place}, expected distinct names. Rename one of them.")
+        seen.add(name)

@@ -101,7 +101,10 @@ class ExportedEnsemble:
             config, active = path / name / CONFIG, _config_bytes(path / name)
             version = _version_in(_parsed(active, config), config)
         if version not in (numbers := _numbers(path / name)):
-            raise ArtifactError(f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.")
+            what_to_do = "" if active is None else " Roll back, or export again."
+            raise ArtifactError(
+                f"{path} has no version {version}. Available: {', '.join(map(str, numbers))}.{what_to_do}"
+            )
         directory = path / name / str(version)
         manifest = Manifest.read(directory)
         steps = _read_steps(path, directory)
@@ -156,7 +159,7 @@ class ExportedEnsemble:
             raise _deleted(self)
         self.check_files()
         with _locked(self.path):
-            active = _replaced_version(self.path, self.name)
+            active = _active_or_none(self.path, self.name)
             if in_place_of not in (None, active):
                 raise ArtifactError(
                     f"{self.path}: version {self.version} was compared with version {in_place_of}, but version "
@@ -176,7 +179,7 @@ class ExportedEnsemble:
 
     @property
     def is_active(self) -> bool:
-        return active_version(self.path, self.name) == self.version
+        return _active_or_none(self.path, self.name) == self.version
 
     @property
     def model_config(self) -> Any:
@@ -222,8 +225,25 @@ def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
 
 
 def versions(path: Path) -> list[ExportedEnsemble]:
-    """Return all versions of the ensemble in a model repository, oldest first."""
-    return [ExportedEnsemble.load(path, number) for number in version_numbers(path)]
+    """Return the versions of the ensemble in a model repository, oldest first, skipping damaged ones."""
+    return [opened for opened in _opened(path).values() if isinstance(opened, ExportedEnsemble)]
+
+
+def damaged_versions(path: Path) -> dict[int, str]:
+    """Return the versions that `versions` skips, each with the reason. The active version may be missing entirely."""
+    return {number: str(opened) for number, opened in _opened(path).items() if isinstance(opened, ArtifactError)}
+
+
+def _opened(path: Path) -> dict[int, ExportedEnsemble | ArtifactError]:
+    name = _name_in(path)
+    found: dict[int, ExportedEnsemble | ArtifactError] = {}
+    active = _active_or_none(path, name)
+    for number in sorted({*_numbers(path / name), *(() if active is None else (active,))}):
+        try:
+            found[number] = ExportedEnsemble.load(path, number)
+        except ArtifactError as error:
+            found[number] = error
+    return found
 
 
 def version_numbers(path: Path) -> list[int]:
@@ -250,18 +270,41 @@ def active_runs(repository: Path) -> frozenset[str]:
 
 
 def before(path: Path) -> ExportedEnsemble:
-    """Return the version that was active before the current one."""
-    active = ExportedEnsemble.load(path)
-    numbers = _numbers(path / active.name)
-    earlier = [number for number in numbers if number < active.version]
-    if (replaced := active.manifest.details.get(_REPLACES)) in numbers:
+    """Return the version that was active before the current one, or the newest undamaged version before that.
+
+    The current version may be damaged.
+
+    Raises:
+        ArtifactError: there is no such version, or the active version is unknown.
+    """
+    name = _name_in(path)
+    numbers = _numbers(path / name)
+    available = f"Available: {', '.join(map(str, numbers))}."
+    active = _active_or_none(path, name)
+    if active is None:
+        raise ArtifactError(f"{path / name / CONFIG} does not name the active version. Pass --to VERSION. {available}")
+    earlier = [number for number in numbers if number < active]
+    if (replaced := _replaced_by(path / name / str(active))) in numbers:
         earlier.append(replaced)
-    if not earlier:
-        raise ArtifactError(
-            f"{path} has no version before the active version {active.version}. Available: "
-            f"{', '.join(map(str, numbers))}."
-        )
-    return ExportedEnsemble.load(path, earlier[-1])
+    problems = []
+    for number in reversed(earlier):
+        try:
+            found = ExportedEnsemble.load(path, number)
+            found.check_files()
+        except ArtifactError as error:
+            problems.append(str(error))
+        else:
+            return found
+    if problems:
+        raise ArtifactError(f"{path}: all versions before the active version {active} are damaged. {problems[0]}")
+    raise ArtifactError(f"{path} has no version before the active version {active}. {available}")
+
+
+def _replaced_by(directory: Path) -> Any:
+    try:
+        return Manifest.read(directory).details.get(_REPLACES)
+    except ArtifactError:
+        return None
 
 
 def active_version(path: Path, name: str) -> int:
@@ -278,7 +321,7 @@ def _version_in(config: Any, path: Path) -> int:
 
 def refuse_other_project(path: Path, name: str, model: Path, inputs: Collection[str]) -> None:
     """Raise ArtifactError if the active version is from another project with different input columns."""
-    number = _replaced_version(path, name)
+    number = _active_or_none(path, name)
     try:
         details = Manifest.read(path / name / str(number)).details
     except ArtifactError:  # missing or damaged: the export replaces it
@@ -322,8 +365,8 @@ def publish_version(
     """
     path = path.resolve()
     with _adding(path, name):
-        number = max(_numbers(path / name), default=0) + 1
-        replaced = _replaced_version(path, name)
+        replaced = _active_or_none(path, name)
+        number = max(_highest_number(path / name), replaced or 0) + 1
         staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path))
         try:
             staging.chmod(0o755)
@@ -366,7 +409,8 @@ def add_version(source: Path, path: Path, name: str, *, fingerprint: str, keep: 
                     f"{path} already has a version {number} from another export. Use another --repository."
                 )
             return own
-        replaced = _replaced_version(path, name)
+        replaced = _active_or_none(path, name)
+        shutil.rmtree(path / name / str(number), ignore_errors=True)  # left without a manifest
         _move_in(source, path, name, number)
         if replaced is None:
             _activate(path, name, number)
@@ -464,6 +508,11 @@ def _numbers(ensemble: Path) -> list[int]:
     return sorted(int(version) for version in versions if version.isdecimal())
 
 
+def _highest_number(ensemble: Path) -> int:
+    """Return the highest number of a version, including those without a manifest, or 0 if there is none."""
+    return max((int(entry.name) for entry in ensemble.glob("*") if entry.name.isdecimal()), default=0)
+
+
 def _read_steps(path: Path, directory: Path) -> tuple[str, ...]:
     """Return the names of the steps. Raise ArtifactError if anything in the version would run foreign code.
 
@@ -505,8 +554,8 @@ def _parameters() -> set[str]:
     return {MANIFEST_PARAMETER, CANDIDATES, MAX_LIST_LENGTH, CLASSES, *of_engines}
 
 
-def _replaced_version(path: Path, name: str) -> int | None:
-    """Return the active version, or None if it cannot be read and will be replaced by the export."""
+def _active_or_none(path: Path, name: str) -> int | None:
+    """Return the number of the active version, or None if it cannot be read. An export then replaces it."""
     try:
         return active_version(path, name)
     except ArtifactError:

@@ -1,5 +1,6 @@
 """`import rankline`: what it costs, what it takes, and what it says where something is wrong."""
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ import pytest
 
 import rankline
 from rankline.api.data_source import SourceConfig, obtain
+from rankline.serving.client import AsyncClient
 from rankline.serving.importers.input_binding import Input
 from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
@@ -66,6 +68,7 @@ def test_public_names_are_listed_and_there() -> None:
     assert set(rankline.__all__) <= set(dir(rankline))
     assert all(getattr(rankline, name).__doc__ for name in rankline.__all__)
     assert rankline.RanklineError is RanklineError
+    assert rankline.AsyncClient is AsyncClient
     with pytest.raises(AttributeError, match="'rankline' has no attribute 'prepere'"):
         rankline.prepere  # noqa: B018
 
@@ -102,11 +105,13 @@ def test_name_that_yaml_takes_for_something_else_stays_a_name() -> None:
     assert rankline.Dataset("2024-01-01.csv", label="clicked", name="churn").recipe.name == "churn"
 
 
+TWICE = pa.table([[1.0], ["x"], [2.0], ["y"]], names=["age", "city", "age", "city"])
 BAD_ROWS: dict[str, tuple[Any, dict[str, Any], type[RanklineError], str]] = {
     "no frame": ({"a": [1]}, {}, DataError, "rows has type dict, expected a pandas DataFrame"),
     "a list of no files": ([1], {}, DataError, r"the list of files contains a int, expected only file names\."),
     "several types": (pd.DataFrame({"a": [1, "b"]}), {}, DataError, "column a .*Use a single type per column"),
-    "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "Duplicate column names"),
+    "one name twice": (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, DataError, "'a' appears twice.*Rename one"),
+    "one name twice in a table": (TWICE, {}, DataError, "column 'age' appears twice in the rows, expected distinct"),
     "no rows": (FRAME.head(0), {}, DataError, "no rows"),
 }
 
@@ -163,6 +168,8 @@ def test_scores_are_a_column_more_of_what_was_given(ensemble: ExportedEnsemble) 
     assert isinstance(table, pa.Table)
     assert table["score"].to_pylist() == scored["score"].tolist()
     assert "score" in rankline.predict(ensemble, FRAME.head(0)).columns
+    repeated = rankline.predict(ensemble, TWICE.select([0, 1, 3]))  # the model does not take the city
+    assert repeated.column_names == ["age", "city", "city", "score"]
 
 
 def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEnsemble) -> None:
@@ -173,6 +180,7 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
         {**row, "score": score} for row, score in zip(records, scores, strict=True)
     ]
     assert rankline.predict(ensemble, records[0]) == {**records[0], "score": scores[0]}
+    assert rankline.predict(ensemble, []) == []
     scored = rankline.predict(ensemble, columns)
     assert (scored.pop("score").tolist(), scored) == (scores, columns)
     batch = rankline.predict(ensemble, pa.RecordBatch.from_pandas(frame))
@@ -183,6 +191,7 @@ def test_records_rows_and_columns_are_scored_as_a_frame_is(ensemble: ExportedEns
 BAD_TO_SCORE: dict[str, tuple[Any, str]] = {
     "a column of that name": (FRAME.assign(score=1.0), r"already contain the columns \['score'\].*Rename"),
     "a column too few": (FRAME[["city"]].rename(columns={"city": "aeg"}), r"columns \['age'\]"),
+    "one column twice": (TWICE, "column 'age' appears twice in the rows, expected distinct names"),
     "no rows": (3, "rows has type int"),
 }
 
@@ -207,6 +216,15 @@ def test_warnings_of_the_caller_come_as_before(
     rankline.predict(ensemble, FRAME.head(1))
     warnings.warn("mine", stacklevel=1)
     assert [str(warning.message) for warning in caught] == ["mine"]
+
+
+def test_export_replaces_a_damaged_version(ensemble: ExportedEnsemble, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    shutil.copytree(ensemble.path, path)
+    (path / ensemble.steps[0] / "config.pbtxt").unlink()
+    model = ensemble.path.parents[1] / "model.txt"
+    new = rankline.export(model=model, sample=FRAME, name="mine", repository=tmp_path, progress=False)
+    assert (new.version, new.is_active) == (ensemble.version + 1, True)
 
 
 def test_graph_of_merlin_systems_is_exported_as_it_is(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = pd.DataFrame({"user": np.arange(50), "price": np.linspace(0, 3, 50), "note": "x"})
     rows.to_csv(directory / "rows.csv", index=False)
     pq.write_table(pa.Table.from_pandas(rows), directory / "rows.parquet")
+    (directory / "twice.csv").write_text("user,price,user\n1,2,3\n")
+    (directory / "rows.dat").write_text("user,price\n1,2\n")
     return directory
 
 
@@ -43,7 +46,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(line: str) -> Result:
-    return CliRunner().invoke(app, line.split())
+    return CliRunner().invoke(app, shlex.split(line))
 
 
 def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> None:
@@ -73,6 +76,25 @@ def test_export_of_a_model_is_scored_listed_and_rolled_back_by_its_name() -> Non
     assert '{"user": 3, "price": 0.5, "score_click": ' in call("predict mine --user 3 --price 0.5").output
 
 
+def test_next_commands_quote_paths(place: Path) -> None:
+    (place / "my rows.csv").write_bytes((place / "rows.csv").read_bytes())
+    done = call("export --model model --sample 'my rows.csv' --name spaced --repository 'my models'")
+    assert "rankline predict spaced --input 'my rows.csv' --output scored.csv --repository 'my models'" in done.output
+    assert "rankline serve spaced --repository 'my models'\n" in done.output
+
+
+def test_damaged_version_is_listed_and_rolled_back(tmp_path: Path) -> None:
+    publish_tiny(tmp_path / "tiny", 0)
+    damaged = publish_tiny(tmp_path / "tiny", 1)
+    (tmp_path / "tiny" / damaged.steps[0] / "config.pbtxt").unlink()
+    listed = " ".join(call(f"versions tiny --repository {tmp_path}").output.split())
+    assert "version 2 is damaged: " in listed
+    assert "no undamaged version is active. Export again, or activate one: rankline rollback tiny" in listed
+    assert "cannot be read" in call(f"promote tiny --repository {tmp_path}").output  # the newest
+    assert "version 1 is active" in call(f"rollback tiny --repository {tmp_path}").output
+    assert "no undamaged version is active" not in call(f"versions tiny --repository {tmp_path}").output
+
+
 def test_renamed_outputs_are_named_and_so_is_a_model_in_memory(place: Path) -> None:
     assert call("export --model model --sample rows.csv --name renamed").exit_code == 0
     other = tf.Module()
@@ -95,6 +117,10 @@ REFUSED = {
     "export --model model --sample rows.csv --name movielens": "belongs to a recipe",
     "export --model none --sample rows.csv --name mine": "none does not exist. Expected a model: SavedModel",
     "export --model model --sample rows.csv --name mine --uncompiled LambdaOp": "that cannot be compiled: none",
+    "export --model model --sample twice.csv --name mine": "column 'user' appears twice in twice.csv, expected",
+    "export --model model --sample model --name mine": "model is a directory, expected a CSV, Parquet or JSON Lines",
+    "export --model model --sample no.csv --name mine": "no.csv does not exist, expected a CSV, Parquet or JSON Lines",
+    "export --model model --sample rows.dat --name mine": "format of rows.dat is unknown. Rename it to end in .csv,",
     "predict nobody --user 3": "'nobody' was not found in",
     "rollback nobody --repository none": "create one with rankline export, or pass another --repository",
 }

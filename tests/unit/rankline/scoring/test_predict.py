@@ -67,6 +67,9 @@ def test_file_that_does_not_fit_is_refused_before_the_model_is_loaded(repository
     assert "the rows are missing columns ['x']. Expected ['x'], got ['X', 'label']. Did you mean 'x' by 'X'?" in output
     (tmp_path / "rows.csv").write_text("x\n1.5\n")
     assert "'x' cannot be converted to INT64" in predict(repository, "--input", tmp_path / "rows.csv").output
+    (tmp_path / "rows.csv").write_text("x,x\n1,2\n")
+    assert "column 'x' appears twice in the rows" in predict(repository, "--input", tmp_path / "rows.csv").output
+    assert f"{tmp_path} is a directory, expected a file" in predict(repository, "--input", tmp_path).output
 
 
 def test_bytes_of_a_file_do_not_reach_the_terminal(repository: Path, tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_floats_are_rounded_and_stay_finite(values: list[float]) -> None:
     ("values", "tensor", "message"),
     [
         (["1"], INT64, "'userId' has values of type string, expected INT64. Convert strings such as '1' to numbers"),
+        (["1", "", "-2.5e3", "nan", " inf", "x", "y"], FP32, "Convert strings such as 'x' to numbers"),
+        (["1", ""], INT64, "Convert strings such as '' to numbers"),
         ([None, "2024-01-02"], INT64, r"If '2024-01-02' is a time, .*parse_dates=\['userId'\]"),
         ([1], TEXT, "'title' has values of type int64, expected BYTES"),
         ([1.5], INT64, "'userId' cannot be converted to INT64: Float.*1.5"),

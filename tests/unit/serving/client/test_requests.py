@@ -302,6 +302,11 @@ def test_lists_and_masks_may_be_given_as_tensors() -> None:
         ({"n": [1], "tags": [[1], []]}, r"columns differ in length: {'n': 1, 'tags': 2}"),
         ({"n": [None], "n__valid": [True], "tags": [[1]]}, "'n' has 1 nulls, which INT64 cannot represent"),
         ([1], "rows have type list, expected a table, a mapping from names to columns or values, or a list"),
+        (
+            pa.table([[1], [2]], names=["n", "n"]),
+            "column 'n' appears twice in the rows, expected distinct names. Rename",
+        ),
+        (pd.DataFrame([[1, 2]], columns=["n", "n"]), "column 'n' appears twice in the rows"),
         ({"n": [1, 2], "tags": [[], []], "note": "é"}, "'note' is the single value 'é', expected a column"),
         ([{"n": 1}, {"tags": [1], "m": 3}], r"unknown columns \['m'\]"),
     ],
@@ -309,6 +314,13 @@ def test_lists_and_masks_may_be_given_as_tensors() -> None:
 def test_rows_that_do_not_fit_are_refused(columns: Any, error: str) -> None:
     with pytest.raises(RequestError, match=error):
         prepare(columns, MIXED, tensors)
+
+
+@pytest.mark.parametrize("rows", [[], (), {"n": [], "tags": []}])
+def test_no_rows_have_no_scores(rows: Any) -> None:
+    request = prepare(rows, MIXED, tensors)
+    assert request.num_rows == 0
+    assert join_scores([], MIXED, request).shape == (0,)
 
 
 class Polars:

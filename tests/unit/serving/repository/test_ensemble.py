@@ -18,6 +18,7 @@ from rankline.serving.repository.ensemble import (
     active_version,
     add_version,
     before,
+    damaged_versions,
     publish_version,
     refuse_other_project,
     versions,
@@ -344,6 +345,56 @@ def test_export_repairs_a_damaged_pointer(tmp_path: Path, pointer: str | None) -
     assert export(tmp_path / "m") == 2
     assert ExportedEnsemble.load(tmp_path / "m").version == 2
     assert before(tmp_path / "m").version == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["m_transform_v3", "m_transform_v3/config.pbtxt", "m/3", "m/3/manifest.json", "m/3/config.pbtxt"],
+)
+def test_damaged_active_version_is_rolled_back_and_replaced(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "m"
+    for content in "abc":
+        export(path, content=content)
+    remove(path / place)
+    assert [version.version for version in versions(path)] == [1, 2]
+    assert list(damaged_versions(path)) == [3]
+    assert before(path).version == 2
+    with pytest.raises(ArtifactError, match=r"(Roll back, or e|E)xport again\."):
+        ExportedEnsemble.load(path)
+    assert export(path) == 4
+    assert ExportedEnsemble.load(path).version == 4
+    assert before(path).version == 2
+
+
+def test_rollback_skips_damaged_versions(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    for content in "abc":
+        export(path, content=content)
+    (path / "m_transform_v2/1/plan").write_text("B")
+    assert before(path).version == 1
+    remove(path / "m_transform_v1")
+    assert [version.version for version in versions(path)] == [2, 3]
+    with pytest.raises(ArtifactError, match=r"versions before the active version 3 are damaged\. .*checksum"):
+        before(path)
+
+
+def test_rollback_without_a_known_active_version_asks_for_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    export(path), export(path)
+    (path / "m/config.pbtxt").unlink()
+    assert [version.is_active for version in versions(path)] == [False, False]
+    with pytest.raises(ArtifactError, match=r"does not name the active version\. Pass --to VERSION\. Available: 1, 2"):
+        before(path)
+
+
+def test_version_is_added_in_place_of_one_without_a_manifest(tmp_path: Path) -> None:
+    origin, path = tmp_path / "origin" / "m", tmp_path / "elsewhere" / "m"
+    export(origin), export(origin)
+    for number in (1, 2, 2):
+        source, fingerprint = version_alone(origin, number, tmp_path / "copy")
+        add_version(source, path, "m", fingerprint=fingerprint, keep=2).check_files()
+        shutil.rmtree(tmp_path / "copy")
+        (path / "m/2/manifest.json").unlink(missing_ok=True)
 
 
 def test_formerly_active_version_is_kept_for_a_rollback(tmp_path: Path) -> None:
