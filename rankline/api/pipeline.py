@@ -7,13 +7,14 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankline.api.data_source import SourceConfig, obtain
+from rankline.api.work_lock import working_in
 from rankline.recipes import Recipe
 from rankline.recipes.workspace import Workspace
 from rankline.registry.activation import make_active, registry_uri
@@ -35,7 +36,7 @@ from rankline.workflows.core.progress import SILENT, Part, Progress
 from rankline.workflows.preprocess.config import DaskConfig
 from rankline.workflows.schema.targets import Head, output_names
 from rankline.workflows.schema.tensors import concat_outputs, relative_error
-from rankline.workflows.storage.artifacts import write_whole
+from rankline.workflows.storage.artifacts import output_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -141,6 +142,7 @@ def prepare(
     require("nvtabular", feature="preparing data", extra=PINNED)  # fail before downloading anything
     dataset = recipe.dataset
     with ExitStack() as stack:
+        stack.enter_context(_working_in(workspace))
         about: dict[str, Any] = {}
         with stages.stage("source") as progress:
             if dask is not None and dask.dask:
@@ -193,7 +195,9 @@ def train(
     recipe.train.model.framework.require(feature=f"training {recipe.train.model.name!r}")
     models = []
     first = recipe.train.seed
-    with stages.stage("train") as progress:
+    # Of several workers, the first writes for all of them.
+    lock = _working_in(workspace) if world.rank == 0 else nullcontext()
+    with lock, stages.stage("train") as progress:
         progress.update(0, 1, "loading libraries")
         from rankline.runs.store import server
         from rankline.training.run.train import train as train_model
@@ -244,10 +248,11 @@ def export(
     workspace: Workspace,
     stages: Stages,
     *,
+    trained: "TrainedModel | None" = None,
     promote: bool = True,
     bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
-    """Export the workflow and the model as a single ensemble.
+    """Export the workflow and the model as a single ensemble. If `trained` is given, the model must still be that one.
 
     With `bounds`, the new version becomes active only if it meets them in comparison with the active version. The
     first version always becomes active.
@@ -260,32 +265,33 @@ def export(
     from rankline.serving.engines import engine_for
     from rankline.workflows.schema.model_artifact import TrainedModel
 
-    with stages.stage("export") as progress:
-        trained = TrainedModel.load(workspace.model)
-        engine_for(trained.format).require(feature=f"exporting {trained.path}")
-        from rankline.serving.export.exporter import export_ensemble
-        from rankline.serving.repository.ensemble import ExportedEnsemble
+    with _working_in(workspace, reads_only=True):
+        with stages.stage("export") as progress:
+            trained = trained or TrainedModel.load(workspace.model)
+            engine_for(trained.format).require(feature=f"exporting {trained.path}")
+            from rankline.serving.export.exporter import export_ensemble
+            from rankline.serving.repository.ensemble import ExportedEnsemble
 
-        ensemble = export_ensemble(
-            prepared,
-            trained,
-            workspace.ensemble,
-            config,
-            name=recipe.name,
-            promote=promote and bounds is None and registry is None,
-            progress=progress,
-        )
-        progress.update(1, 1, describe_export(ensemble))
-    _record(ensemble, workspace)
-    if registry and promote and bounds is None:
-        make_active(ensemble)
-    if bounds and not ensemble.is_active:
-        with stages.stage("compare") as progress:
-            champion = ExportedEnsemble.load(workspace.ensemble)
-            decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
-            if not decision.refusals and promote:
-                make_active(ensemble, in_place_of=champion.version)
-            progress.update(1, 1, decision.words)
+            ensemble = export_ensemble(
+                prepared,
+                trained,
+                workspace.ensemble,
+                config,
+                name=recipe.name,
+                promote=promote and bounds is None and registry is None,
+                progress=progress,
+            )
+            progress.update(1, 1, describe_export(ensemble))
+        _record(ensemble, workspace)
+        if registry and promote and bounds is None:
+            make_active(ensemble)
+        if bounds and not ensemble.is_active:
+            with stages.stage("compare") as progress:
+                champion = ExportedEnsemble.load(workspace.ensemble)
+                decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
+                if not decision.refusals and promote:
+                    make_active(ensemble, in_place_of=champion.version)
+                progress.update(1, 1, decision.words)
     return ensemble
 
 
@@ -432,13 +438,14 @@ def run(
     check_batch_sizes(batch_sizes, recipe.serving.max_rows(with_candidates=recipe.dataset.sequence is not None))
     check_store(uri_of(workspace.root))
     refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
-    prepared, description = prepare(recipe, source, workspace, stages)
-    from rankline.serving.export.exporter import check_compiles
-
-    check_compiles(prepared, recipe.serving)  # fail before training
-    trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
-    ensemble = export(recipe, recipe.serving, prepared, workspace, stages)
     with ExitStack() as stack:
+        stack.enter_context(_working_in(workspace))
+        prepared, description = prepare(recipe, source, workspace, stages)
+        from rankline.serving.export.exporter import check_compiles
+
+        check_compiles(prepared, recipe.serving)  # fail before training
+        trained, metrics = train(recipe, prepared, workspace, stages, num_seeds)
+        ensemble = export(recipe, recipe.serving, prepared, workspace, stages, trained=trained)
         with stages.stage("serve") as progress:
             server = stack.enter_context(server_for(workspace.ensemble, log_path=workspace.log))
             progress.update(1, 1, f"tritonserver on {server.url}")
@@ -461,13 +468,18 @@ def run(
     )
 
 
+def _working_in(workspace: Workspace, *, reads_only: bool = False) -> AbstractContextManager[None]:
+    return working_in(workspace.prepared.parent, reads_only=reads_only)
+
+
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write JSON atomically to a file, or to standard output if the path is `-`."""
     text = json.dumps(document, indent=2) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
     else:
-        write_whole(path, text.encode())
+        with output_file(path) as file:
+            file.write_text(text, encoding="utf-8")
 
 
 def _of_seed(number: int, of: int, note: str) -> str:

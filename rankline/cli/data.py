@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from rankline.api.data_source import SourceConfig
+from rankline.api.work_lock import working_in
 from rankline.cli.options.arguments import FormatName, RecipeName, WorkDir
 from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes.overrides import Overrides
@@ -155,7 +156,7 @@ def convert_command(
     """
     require("tensorflow", feature="convert", extra="cpu")
     prepared = workspace_of(recipe, work_dir).prepared
-    with Stages(["convert"]) as stages, stages.stage("convert") as progress:
+    with working_in(prepared.parent), Stages(["convert"]) as stages, stages.stage("convert") as progress:
         from rankline.training.data.convert import convert
 
         convert(prepared, prepared, to, prebatch=prebatch, prebatch_valid=prebatch_valid, progress=progress)
@@ -195,7 +196,7 @@ def import_command(
     prepared = workspace_of(recipe, work_dir).prepared
     if spec is not None and not (directory / spec).is_file():
         raise ConfigError(f"--spec: {directory / spec} is not a file. Pass the name of a feature spec in {directory}.")
-    with Stages(["import"]) as stages, stages.stage("import") as progress:
+    with working_in(prepared.parent), Stages(["import"]) as stages, stages.stage("import") as progress:
         from rankline.training.data.import_data import import_data
 
         data = import_data(directory if spec is None else directory / spec, prepared, progress=progress)

@@ -35,6 +35,7 @@ from rankline.launch.worker import reject_multiprocess
 from rankline.recipes import available
 from rankline.terminal.console import ERRORS, format_error, say, show
 from rankline.terminal.silence import quiet_libraries, show_all
+from rankline.workflows.core.ctrl_c import text_of_ctrl_c
 from rankline.workflows.core.errors import RanklineError
 
 
@@ -167,7 +168,7 @@ def _interrupt(*_: object) -> None:
     here, not even by Rich for emoji or non-ASCII text: an interrupted import raises KeyError (python/cpython#91351).
     """
     if not _is_leaving(sys.exc_info()[1]):
-        ERRORS.print("\nstopping; finished artifacts are kept.", emoji=False, markup=False)
+        ERRORS.print(f"\n{text_of_ctrl_c()}", emoji=False, markup=False, soft_wrap=True)
         raise KeyboardInterrupt
 
 

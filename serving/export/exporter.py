@@ -48,6 +48,7 @@ from rankline.workflows.plan import Transform
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import ModelArtifact, TrainedModel
 from rankline.workflows.schema.targets import Head
+from rankline.workflows.storage.artifacts import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
     _check_same_origin(prepared, trained)
     serving_workflow = _serving_workflow(prepared)
     model = engine_for(trained.format).load_trained(trained.model_path)
-    return Exportable(
+    exportable = Exportable(
         workflow=serving_workflow,
         offline_workflow=for_inference(serving_workflow, prepared.workflow),
         model=model,
@@ -134,6 +135,8 @@ def exportable_of(prepared: PreparedData, trained: TrainedModel) -> Exportable:
         candidates=prepared.candidates,
         trained_on=prepared.encoded(MAX_ROWS),
     )
+    _check_unchanged(prepared)
+    return exportable
 
 
 def _serving_workflow(prepared: PreparedData) -> nvt.Workflow:
@@ -237,6 +240,8 @@ class CheckedExport:
                 name=name,
                 version=version.number,
             )
+            if isinstance(exportable.artifact, TrainedModel):
+                _check_unchanged(exportable.artifact)  # its files were read until now
         return ExportedEnsemble.load(output, version.number)
 
 
@@ -362,6 +367,15 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
             version=version,
             candidates=self._candidates,
             optional=self._optional,
+        )
+
+
+def _check_unchanged(artifact: PreparedData | TrainedModel) -> None:
+    """Raise an error if a command on another machine replaced an artifact while its files were being read."""
+    if (found := Manifest.read(artifact.path).fingerprint) != artifact.manifest.fingerprint:
+        raise ArtifactError(
+            f"{artifact.path} was replaced during the export: it had fingerprint {artifact.manifest.fingerprint[:12]} "
+            f"and now has {found[:12]}. Export again when no other command uses the directory."
         )
 
 

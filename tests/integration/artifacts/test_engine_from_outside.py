@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,21 @@ def test_engine_from_outside_is_named_when_its_package_is_missing(
         with pytest.raises(ArtifactError, match=r"uses the backend 'linear_engine'|model.npz is not part of the"):
             ExportedEnsemble.load(ensemble.path)
     engines.cache_clear()
+
+
+@pytest.mark.parametrize("replaced", ["prepared", "trained"])
+def test_artifact_that_was_replaced_during_the_export_is_not_published(
+    replaced: str, prepared: PreparedData, trained: TrainedModel, tmp_path: Path
+) -> None:
+    before = "0" * 64  # the fingerprint before a command on another machine replaced the artifact
+    if replaced == "trained":
+        trained = replace(trained, manifest=replace(trained.manifest, fingerprint=before))
+    else:
+        prepared = replace(prepared, manifest=replace(prepared.manifest, fingerprint=before))
+        made_from = {prepared.manifest.kind: before}
+        trained = replace(trained, manifest=replace(trained.manifest, made_from=made_from))
+    with pytest.raises(
+        ArtifactError, match=rf"{replaced} was replaced during the export: it had fingerprint 0{{12}} and"
+    ):
+        export_ensemble(prepared, trained, tmp_path / "linear", ExportConfig(engine="linear"), name="linear")
+    assert not list(tmp_path.rglob("manifest.json"))

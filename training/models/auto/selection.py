@@ -1,7 +1,7 @@
 """Compares learners by cross-validation and blends the best ones."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -11,6 +11,7 @@ from rankline.training.evaluation import objective_of
 from rankline.training.models.auto import CATBOOST, LINEAR
 from rankline.training.models.auto.learner import Deadline, Learner, LearnerError, error_of
 from rankline.training.models.auto.rows import Floats, Fold, Rows, fold_numbers, folds
+from rankline.workflows.core.ctrl_c import STOPPING, ctrl_c_prints
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.schema.targets import REGRESSION
 
@@ -69,7 +70,8 @@ def chosen(
             say(f"comparing {learner.name}, {number + 1} of {len(compared)}", number / len(compared))
             own = Deadline.after(deadline.left_s / (len(compared) - number))
             try:
-                scores = learner.held_out_scores(rows, parts, own)
+                with ctrl_c_prints(_stopped(scored)):
+                    scores = learner.held_out_scores(rows, parts, own)
             except LearnerError as error:
                 problems[learner.name] = str(error).rstrip(".")
                 continue
@@ -78,7 +80,6 @@ def chosen(
     except KeyboardInterrupt:
         if not scored:
             raise
-        say("comparison stopped; Ctrl-C again stops the training", 1.0)
     if not scored:
         first = learners[0].name
         why = "no model could be compared" if parts else "there are too few rows to compare models"
@@ -90,6 +91,15 @@ def chosen(
     judged = _Judged(held, of_held, is_few=len(rows) < _FEW_ROWS)
     weights, reason = judged.best()
     return Choice(weights=weights, reason=reason, candidates=judged.candidates(weights, problems))
+
+
+def _stopped(scored: Collection[str]) -> str:
+    """Return what Ctrl-C does after these learners were compared."""
+    if not scored:
+        return STOPPING
+    *others, last = scored
+    best = f"the best of {', '.join(others)} and {last}" if others else last
+    return f"comparison stopped; {best} will be trained. Press Ctrl-C again to end."
 
 
 def _unusable(learner: Learner, rows: Rows) -> str:

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rankline.cli.main import _interrupt, app
+from rankline.workflows.core.ctrl_c import STOPPING, ctrl_c_prints
 from tests.factories.reports import report_of, result_of
 
 
@@ -168,6 +169,16 @@ except KeyboardInterrupt:
 def test_ctrl_c_imports_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", _IN_A_NEW_PROCESS], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("[]\n", "\nstopping; finished artifacts are kept.\n")
+
+
+@pytest.mark.usefixtures("handler")
+def test_ctrl_c_that_ends_only_a_part_of_the_work_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "comparison stopped; the best of linear and lightgbm will be trained. Press Ctrl-C again to end."
+    with pytest.raises(KeyboardInterrupt), ctrl_c_prints(text):
+        press()
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    assert capsys.readouterr().err == f"\n{text}\n\n{STOPPING}\n"
 
 
 def test_report_is_shown_and_saved_where_the_json_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

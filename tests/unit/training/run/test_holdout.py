@@ -1,5 +1,6 @@
 """A part of the training rows chooses the epoch, and the model is one of all of them."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.torch import TorchTrainer
 from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.preprocess.prepared_data import PreparedData
-from rankline.workflows.schema.feature_spec import TFRECORD, FeatureSpec
+from rankline.workflows.schema.feature_spec import TFRECORD
 from rankline.workflows.schema.model_artifact import TrainedModel
+from rankline.workflows.storage.artifacts import MANIFEST
 from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
 
 CONFIG = TrainConfig(
@@ -56,7 +58,8 @@ def test_validation_rows_choose_nothing(
     other = new_prepared(tmp_path / "other", num_valid=400)
     for path in sorted((other / "valid").iterdir()):  # all wrong, which early stopping on them would see at once
         pq.write_table(with_other_labels(pq.read_table(path)), path)
-    data = PreparedData(path=other, spec=FeatureSpec.read(other), manifest=PreparedData.load(prepared).manifest)
+    shutil.copy(prepared / MANIFEST, other)  # its fingerprint chooses the held-out rows
+    data = PreparedData.published(other)
     model = train(data, tmp_path / "model", CONFIG, tracking=tracking)
     assert_same_weights(model, straight)
     assert model.manifest.details["chosen"] == straight.manifest.details["chosen"]

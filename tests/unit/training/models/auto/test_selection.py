@@ -13,6 +13,7 @@ from rankline.training.models.auto.rows import Floats, Fold, Rows, folds
 from rankline.training.models.auto.selection import _Judged, chosen
 from rankline.training.models.auto.trees import CatBoost, LightGBM, Trees
 from rankline.training.models.matrix import Matrix
+from rankline.workflows.core.ctrl_c import STOPPING, text_of_ctrl_c
 from rankline.workflows.schema.targets import Head
 from tests.factories.training.tables import table_rows
 
@@ -138,6 +139,26 @@ def test_trees_hold_out_as_many_folds_as_leave_time_to_train_on_all_rows(
     monkeypatch.setattr(learner, "monotonic", lambda: slow.now_s)
     scores = slow.held_out_scores(ROWS, folds(ROWS, 5), Deadline.after(limit_s))
     assert (~np.isnan(scores)).sum() == num_folds * len(ROWS) // 5
+
+
+class Listening(Known):
+    said = ""  # what Ctrl-C would print while its scores are computed
+
+    def held_out_scores(self, rows: Rows, folds: Sequence[Fold], deadline: Deadline) -> Floats:
+        self.said = text_of_ctrl_c()
+        return super().held_out_scores(rows, folds, deadline)
+
+
+def test_ctrl_c_says_which_models_are_left_to_choose_from() -> None:
+    learners = [Listening(name, noisy(number)) for number, name in enumerate("abc")]
+    chosen(learners, ROWS, LATER)
+    assert [learner.said for learner in learners] == [
+        STOPPING,
+        "comparison stopped; a will be trained. Press Ctrl-C again to end.",
+        "comparison stopped; the best of a and b will be trained. Press Ctrl-C again to end.",
+    ]
+    chosen([learners[0], Listening("b", KeyboardInterrupt())], ROWS, LATER)
+    assert text_of_ctrl_c() == STOPPING
 
 
 def test_interrupt_before_any_result_ends_the_run() -> None:
