@@ -4,7 +4,8 @@ The check uses held-out rows, rows of edge cases and rows with missing values. T
 NVTabular (ids, lengths and bits of floats identical), and the served score must match the score through NVTabular
 (within `SCORE_TOLERANCE`), except for synthetic rows that give the model NaN or numbers large enough to overflow its
 sums. If a row may have several candidates, a request with several candidates must match a request with one row per
-candidate. Held-out rows must also be encoded as they were when the data was prepared.
+candidate. The score of a row must not depend on the other rows in its batch. Held-out rows must also be encoded as they
+were when the data was prepared.
 """
 
 import itertools
@@ -59,6 +60,9 @@ _MAX_EDGE_CASE_GROUPS = 64
 
 _NUM_ALONE = 32
 """Number of rows that are transformed alone and in a batch, if NVTabular serves them."""
+
+_NUM_NEIGHBORS = 8
+"""Number of rows that are scored in one batch, and each in a batch of its own copies."""
 
 _NUM_CANDIDATES = 16
 """Number of rows that are each scored with the candidates of all of them."""
@@ -121,6 +125,7 @@ def check_parity(
     compared += without_values
     given, *made_up = compared
     differences = [_compare(model, served_model or model, *given)]
+    _compare_neighbors(served_model or model, plan, rows)
     if trained_on is not None:
         _compare_with_training(rows, served, trained_on)
     num_refused = 0
@@ -322,8 +327,8 @@ def _compare(
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
         raise ParityError(
-            f"the score of the row {_row(rows, worst)} is {float(expected[worst])!r} offline but "
-            f"{float(actual[worst])!r} when served. The scores may differ by at most {SCORE_TOLERANCE}. Nothing was "
+            f"the score of the row {_row(rows, worst)} is {expected[worst].tolist()} offline but "
+            f"{actual[worst].tolist()} when served. The scores may differ by at most {SCORE_TOLERANCE}. Nothing was "
             "exported."
         )
     return difference
@@ -406,6 +411,31 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
     return worst, float(difference[worst])
 
 
+def _compare_neighbors(model: ScoringModel, plan: Transform, rows: pa.Table) -> None:
+    """Raise ParityError if the score of a row depends on the other rows in its batch, since serving batches requests.
+
+    A batch of copies of the row is the reference, since a model may round differently for another number of rows.
+    """
+    rows = rows.take(pa.array(np.linspace(0, rows.num_rows - 1, _NUM_NEIGHBORS, dtype=np.int64)))
+    copies = [rows.take(pa.array(np.full(_NUM_NEIGHBORS, number))) for number in range(_NUM_NEIGHBORS)]
+    actual, *alone = (model.score_served(_serve(plan, batch)) for batch in (rows, *copies))
+    if len(actual) != _NUM_NEIGHBORS:
+        raise ParityError(
+            f"the model returns {len(actual)} scores for a batch of {_NUM_NEIGHBORS} rows, expected one per row. Save "
+            "a model that computes nothing across the batch. Nothing was exported."
+        )
+    expected = np.stack([scores[number] for number, scores in enumerate(alone)])
+    worst, difference = _worst(expected, actual)
+    if not difference <= SCORE_TOLERANCE:
+        raise ParityError(
+            f"the score of the row {_row(rows, worst)} is {expected[worst].tolist()} in a batch of its own copies but "
+            f"{actual[worst].tolist()} in a batch with other rows, so it depends on the other rows. Serving batches "
+            "rows of different requests, so a score must depend on its own row only. Call model.eval() before tracing "
+            "or saving the model, mask the padding of lists, and compute nothing across the batch. Nothing was "
+            "exported."
+        )
+
+
 def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collection[str], rows: pa.Table) -> float:
     """Score rows with several candidates each, and each candidate in a row of its own. Return the largest difference
     between the scores.
@@ -438,8 +468,8 @@ def _compare_candidates(model: ScoringModel, plan: Transform, candidates: Collec
         row, candidate = (_row(rows, number) for number in divmod(worst, count))
         row |= {name: value for name, value in candidate.items() if name in candidates}
         raise ParityError(
-            f"the score of the row {row} is {float(expected[worst])!r} for the candidate alone but "
-            f"{float(actual[worst])!r} for the same candidate in a request with other candidates. The scores may "
+            f"the score of the row {row} is {expected[worst].tolist()} for the candidate alone but "
+            f"{actual[worst].tolist()} for the same candidate in a request with other candidates. The scores may "
             f"differ by at most {SCORE_TOLERANCE}. Nothing was exported."
         )
     return difference
@@ -537,7 +567,8 @@ def _padded(spec: ColumnSpec, array: pa.Array) -> Padded:
         )
     lengths = array.value_lengths().fill_null(MISSING_LIST).to_numpy(zero_copy_only=False).astype(np.int32)
     width = max(int(lengths.max(initial=0)), 1)
-    return Padded(pad(_values(spec, elements).astype(spec.numpy_dtype, copy=False), lengths, width), lengths)
+    values = _values(spec, elements).astype(spec.numpy_dtype)  # copied, since PyTorch warns of read-only arrays
+    return Padded(pad(values, lengths, width), lengths)
 
 
 def _compare_column(name: str, served: Column, offline: "pd.Series[Any]", rows: pa.Table) -> None:

@@ -4,6 +4,7 @@ The served results are compared with NVTabular and the model's own framework on 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -245,13 +246,36 @@ def _identity(model: ForeignModel, rows: pa.Table, renames: Mapping[str, str]) -
         raise ExportError(
             f"the model requires {', '.join(map(str, model.inputs))}, but the sample has columns {rows.column_names}."
         )
+    _check_missing(model, {name: rows[name] for name in columns}, renames)
     first = pa.table({name: _first_value(name, rows[name]) for name in columns})
     with quiet_nvtabular():
         return nvt.Workflow(columns >> ops.AddMetadata()).fit(nvt.Dataset(first.to_pandas()))
 
 
+def _check_missing(model: ForeignModel, columns: Mapping[str, pa.ChunkedArray], renames: Mapping[str, str]) -> None:
+    """Raise DataError if a value is missing for an integer input. `check_sample` reports missing lists."""
+    integers = {name: entry for entry in model.inputs if _is_of_integers(entry) for name in _names(entry)}
+    for name, column in columns.items():
+        entry = integers.get(renames.get(name, name))
+        if entry and column.null_count and not holds_lists(column.type):
+            row = pc.index(column.is_null(), True).as_py()
+            raise DataError(
+                f"column {name!r} has no value in row {row} of the sample, but the model takes {entry}, and integers "
+                "cannot be missing. Drop the rows without a value, or fill them."
+            )
+
+
+def _is_of_integers(entry: Input) -> bool:
+    return entry.dtype.startswith(("int", "uint", "bool"))
+
+
 def _first_value(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return one value from which NVTabular can infer a column's type, skipping missing values and empty lists."""
+    """Return one value from which NVTabular can infer a column's type, skipping missing values and empty lists.
+
+    Integers are converted to float64 if any is missing, so that it becomes NaN.
+    """
+    if column.null_count and (pa.types.is_null(column.type) or pa.types.is_integer(column.type)):
+        column = column.cast(pa.float64(), safe=False)
     values = column.drop_null()
     if not holds_lists(column.type):
         return values.slice(0, 1) if len(values) else column.slice(0, 1).fill_null(pa.scalar(0).cast(column.type))
@@ -327,7 +351,8 @@ def _transformed(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
 def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int) -> tuple[Head, ...]:
     """Return a head for each numeric output. Classes without names in the model are numbered."""
     heads = []
-    for name, array in made.items():
+    for name, output in made.items():
+        array = np.asarray(output) if np.isscalar(output) else output
         if not isinstance(array, np.ndarray) or array.dtype.kind in "OSU":
             continue  # class names, which some classifiers return in addition to probabilities
         if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
@@ -355,8 +380,16 @@ def _heads(model: ForeignModel, made: Mapping[str, NDArray[Any]], num_rows: int)
 
 
 def _check_names(specs: Sequence[ColumnSpec], heads: Sequence[Head]) -> None:
-    taken = {tensor.name for spec in specs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else []))}
-    if twice := sorted(taken & set(output_names(heads))):
+    taken = Counter(tensor.name for spec in specs for tensor in (*spec.tensors, *([spec.mask] if spec.mask else [])))
+    scalars = {spec.name for spec in specs if spec.width is None}
+    like_lists = [name.removesuffix(VALUES) + NNZS for name in scalars if name.endswith(VALUES)]
+    twice = [name for name, count in taken.items() if count > 1] + [name for name in like_lists if name in scalars]
+    if twice:
+        raise ExportError(
+            f"in requests, the columns {sorted(twice)} would be read as the values, lengths or missing values of other "
+            "columns, which use these names. Rename the columns."
+        )
+    if twice := sorted(taken.keys() & set(output_names(heads))):
         raise ExportError(f"{twice} are both inputs of the workflow and outputs of the model. Rename the outputs.")
 
 

@@ -1,6 +1,6 @@
 """Import TorchScript files written by `torch.jit.trace` or `torch.jit.script`.
 
-A file records the names of arguments, but not their types or shapes, so columns are tried as [rows, 1] and as [rows].
+A file records the names of arguments, but not their types or shapes, so columns are tried as [rows] and as [rows, 1].
 An argument that is a dictionary of tensors takes all columns by name, [rows] each, as merlin-systems passes them.
 """
 
@@ -59,21 +59,26 @@ class Model(ForeignModel):
         if self._dictionary and len(types) > 1:
             raise ArtifactError(f"forward() in {path} takes {types}, expected tensors or a single {_DICTIONARY}.")
         self.inputs = () if self._dictionary else tuple(Input(name=name) for name in types)
+        self._assumed: tuple[str, ...] = ()
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
-        """Return the first layout for which the model returns one result per row. Columns may have shape [rows, 1] or
-        [rows], and lists may be flat or padded.
+        """Return the first layout for which the model returns one result per row. Columns may have shape [rows] or
+        [rows, 1], lists may be flat or padded, and a matrix of integer columns may be float32 or int64.
         """
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
             tried = [with_rank(feeds, 1), with_rank(_flat(feeds), 1)]
         else:
-            tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (2, 1)]
+            tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (1, 2)]
+        if (integers := _of_integers(feeds, rows)) != feeds:
+            tried.append(integers)
+        more = rows.iloc[[*range(len(rows)), 0]]
         for made in tried:
-            if self._fits(made, rows):
+            if self._fits_both(made, rows, more):
+                self._assumed = () if self._dictionary else self._assumed_rank(made, rows, more)
                 return tuple(self._of_width(feed, made, rows) for feed in made)
         try:
-            self.run(arrays_of(tried[0], rows))
+            self.run(arrays_of(tried[0], more))
         except ExportError as error:
             longest = {feed.columns[0]: _longest(feed, rows) for feed in feeds if feed.is_of_list}
             single = [made for made in tried if self._fits(made, rows.iloc[:1])]
@@ -90,6 +95,23 @@ class Model(ForeignModel):
             raise
         return tried[0]
 
+    def _assumed_rank(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> tuple[str, ...]:
+        """Return a note if the model also accepts columns as [rows, 1], but scores them differently."""
+        columns = with_rank(feeds, 2)
+        if columns == feeds or not self._fits_both(columns, rows, more):
+            return ()
+        made, other = (self.run(arrays_of(each, rows)) for each in (feeds, columns))
+        if all(_are_close(made[name], other[name]) for name in made):
+            return ()
+        return (
+            "The model runs with columns of shape [rows] and of shape [rows, 1], with different scores, and does not "
+            "record which it expects, so they are passed as [rows]. If training used [rows, 1], call unsqueeze(1) on "
+            "the arguments in forward() and save the model again.",
+        )
+
+    def assumed(self) -> tuple[str, ...]:
+        return self._assumed
+
     def _of_width(self, feed: InputBinding, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> InputBinding:
         """Fix the width of padded lists to the maximum length in the sample if the model rejects wider lists."""
         if feed.kind != PADDED:
@@ -100,11 +122,26 @@ class Model(ForeignModel):
         return feed if self._fits(tuple(wider if other is feed else other for other in feeds), rows) else fixed
 
     def _fits(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> bool:
+        return self._widths(feeds, rows) is not None
+
+    def _fits_both(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> bool:
+        """Whether the model fits two different numbers of rows, with outputs of the same width. A wrong layout may fit
+        a single number by coincidence, by broadcasting against weights.
+        """
+        widths = self._widths(feeds, rows)
+        return widths is not None and widths == self._widths(feeds, more)
+
+    def _widths(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> dict[str, tuple[int, ...]] | None:
+        """Return the shape of each output without its first dimension, or None if the model does not return one result
+        per row.
+        """
         try:
             made = self.run(arrays_of(feeds, rows))
         except ExportError:
-            return False
-        return all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values())
+            return None
+        if not all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values()):
+            return None
+        return {name: output.shape[1:] for name, output in made.items()}
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import torch
@@ -157,6 +194,21 @@ def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBin
     floats = [tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype.is_floating_point]
     dtype = names.get(floats[0], "float32") if floats else "float32"
     return tuple(replace(feed, dtype=dtype) if feed.dtype == "float32" else feed for feed in feeds)
+
+
+def _of_integers(feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
+    """Return the bindings with each matrix of integer columns as int64, as embeddings require."""
+
+    def are_integers(feed: InputBinding) -> bool:
+        return all(rows[name].dtype.kind in "iu" for name in feed.columns)
+
+    return tuple(replace(f, dtype="int64") if f.kind == MATRIX and are_integers(f) else f for f in feeds)
+
+
+def _are_close(scores: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Compare outputs [rows] or [rows, width]."""
+    a, b = (array.reshape(len(array), -1).astype(np.float32) for array in (scores, other))
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def _flat(feeds: tuple[InputBinding, ...]) -> tuple[InputBinding, ...]:

@@ -1,6 +1,7 @@
 """What the gate before an export lets through and what it stops."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -325,6 +326,58 @@ def test_scores_of_nan_and_overflows_are_compared_in_given_rows_only(tmp_path: P
     served.off = 1e-3
     with pytest.raises(ParityError, match=r"the score of the row \{'price': 1.5\}"):
         check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
+
+
+class Shifted(Rows):
+    """Two scores per row, which `shift` changes as a whole."""
+
+    def __init__(self, shift: Callable[[Any], Any]) -> None:
+        self.shift = shift
+
+    def score_offline(self, frame: pd.DataFrame) -> Any:
+        return self.shift(np.stack([super().score_offline(frame)] * 2, axis=1))
+
+    def score_served(self, columns: Any) -> Any:
+        return self.shift(np.stack([super().score_served(columns)] * 2, axis=1))
+
+
+def test_score_that_depends_on_the_other_rows_of_the_batch_is_refused(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["price"] >> ops.AddTags(["x"]), MIXED, tmp_path)
+    plan, heldout = compile_workflow(workflow), pa.table({"price": [1.5, 2.5, 0.5]})
+    check_parity(workflow, plan, Shifted(lambda scores: scores), heldout)
+    centered = Shifted(lambda scores: scores - scores.mean(axis=0))
+    message = (
+        r"the score of the row \{'price': 0.5\} is \[.*\] in a batch of its own copies but \[-0.4.*\] in a batch with"
+    )
+    with pytest.raises(ParityError, match=message):
+        check_parity(workflow, plan, centered, heldout)
+    with pytest.raises(ParityError, match="returns 1 scores for a batch of 8 rows, expected one per row"):
+        check_parity(workflow, plan, Shifted(lambda scores: scores[:1]), heldout.slice(0, 1))
+    with pytest.raises(ParityError, match=r"is \[0.9.* offline but \[1.9.* when served"):
+        check_parity(
+            workflow,
+            plan,
+            Shifted(lambda scores: scores),
+            heldout,
+            served_model=Shifted(lambda scores: scores + 1),
+        )
+
+
+class Widths(Rows):
+    """The score is the width to which lists are padded."""
+
+    def score_offline(self, frame: pd.DataFrame) -> Any:
+        return np.full(len(frame), max(map(len, frame["words"])))
+
+    def score_served(self, columns: Any) -> Any:
+        return np.full(len(columns["words"].lengths), columns["words"].values.shape[1])
+
+
+def test_score_that_depends_on_padding_to_the_longest_list_of_the_batch_is_refused(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["words"] >> ops.Categorify(), MIXED, tmp_path)
+    heldout = pa.table({"words": [["a"], ["b", "a"], ["a"]]})
+    with pytest.raises(ParityError, match="is 1 in a batch of its own copies but 2 in .* mask the padding of lists"):
+        check_parity(workflow, compile_workflow(workflow), Widths(Path()), heldout)
 
 
 def test_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:

@@ -155,6 +155,11 @@ BAD_MODELS: dict[str, tuple[Callable[..., Any], type[RanklineError], str]] = {
         ExportError,
         r"'out' has the shape \[1, 1\] for 100 rows",
     ),
+    "one number for all": (
+        lambda tf, user: {"out": tf.reduce_sum(tf.cast(user, tf.float32))},
+        ExportError,
+        r"'out' has the shape \[\] for 100 rows, expected \[100\]",
+    ),
     "strings": (lambda tf, user: {"out": tf.strings.as_string(user)}, ExportError, "at least one numeric output"),
     "ids that float32 does not hold": (
         lambda tf, user: {"out": user + 2**24},
@@ -343,7 +348,7 @@ def test_bfloat16_outputs_are_served_as_float32(export: Callable[..., ExportedEn
 def test_matrix_without_names_is_filled_by_position_with_a_note(
     export: Callable[..., ExportedEnsemble], tmp_path: Path
 ) -> None:
-    body = "g (float[N, 2] x) => (float[N, 1] out) { out = ReduceSum <keepdims = 1> (x) }"
+    body = "g (float[N, 2] x) => (float[N, 1] out) { axes = Constant <value_ints = [1]> () out = ReduceSum (x, axes) }"
     path = onnx_of(body, tmp_path / "m.onnx")
     (said,) = export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None).manifest.details["assumed"]
     assert said.startswith("The model does not name its features, so they are matched by position, as in the sample")
@@ -352,6 +357,48 @@ def test_matrix_without_names_is_filled_by_position_with_a_note(
         export(path, pa.table({"b": [1.0], "a": [2]}), workflow=None, missing=0.0)
     with pytest.raises(ExportError, match=r"2 columns, but the sample has 3: \['b', 'a', 'c'\]"):
         export(path, pa.table({"b": [1.0], "a": [2], "c": [3]}), workflow=None)
+
+
+def is_missing(path: Path, *names: str) -> Path:
+    """A model of which columns lack a value."""
+    inputs = ", ".join(f"float[N, 1] {name}" for name in names)
+    body = " ".join(f"m{n} = IsNaN ({name}) o{n} = Cast <to = 1> (m{n})" for n, name in enumerate(names))
+    parts = ", ".join(f"o{n}" for n in range(len(names)))
+    return onnx_of(f"g ({inputs}) => (float[N, {len(names)}] out) {{ {body} out = Concat <axis = 1> ({parts}) }}", path)
+
+
+def test_missing_integers_and_empty_columns_become_nan_without_a_workflow(
+    export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    sample = pa.table({"a": [1, None, 3], "b": pa.nulls(3), "c": [True, False, None], "d": [1, 2, 3]})
+    ensemble = export(is_missing(tmp_path / "m.onnx", *"abcd"), sample, workflow=None)
+    with open_ensemble(ensemble) as client:
+        rows = {name: sample[name].cast(pa.float64()) for name in "abc"} | {"d": sample["d"]}
+        scores = client.predict(pa.table(rows))
+    assert scores.tolist() == [[0, 1, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0]]
+
+
+def test_missing_integer_that_the_model_takes_as_an_integer_is_refused(
+    export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    path = onnx_of("g (int64[N, 1] user) => (float[N, 1] out) { out = Cast <to = 1> (user) }", tmp_path / "m.onnx")
+    for renames, name in (({}, "user"), ({"member": "user"}, "member")):
+        with pytest.raises(DataError, match=rf"'{name}' has no value in row 1 of the sample, but .*'user' \(int64"):
+            export(path, pa.table({name: [7, None]}), workflow=None, renames=renames)
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"a": [1, 2], "a__valid": [0.5, 1.5]}, r"\['a__valid'\]"),
+        ({"h__values": [1], "h__nnzs": [1]}, r"\['h__nnzs'\]"),
+    ],
+)
+def test_columns_that_requests_cannot_tell_apart_are_refused(
+    columns: dict[str, list[Any]], names: str, export: Callable[..., ExportedEnsemble], tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match=rf"in requests, the columns {names} would be read .* Rename the columns"):
+        export(is_missing(tmp_path / "m.onnx", *columns), pa.table(columns), workflow=None)
 
 
 def test_own_trained_model_is_found_in_its_artifact(tmp_path: Path, model: Path) -> None:

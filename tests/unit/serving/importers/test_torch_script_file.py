@@ -113,6 +113,84 @@ def test_scripted_module_scores_the_same_when_served(name: str, tmp_path: Path) 
         np.testing.assert_allclose(made["score"], module.eval()(matrix).detach(), rtol=1e-6)
 
 
+class Factors(nn.Module):
+    """Takes ids [rows]; also runs with [rows, 1], where it normalizes along another dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(9, 4), nn.Embedding(9, 4)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return (nn.functional.normalize(self.users(user)) * nn.functional.normalize(self.items(item))).sum(-1)
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.linear(a) + b
+
+
+class Weighted(nn.Module):
+    """Takes numbers [rows, 1]; as many rows as there are weights also run as [rows]."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a * torch.tensor([1.0, 2.0, 3.0, 4.0]) + b).amax(-1, keepdim=True).expand(a.shape[0], 1)
+
+
+class Dot(nn.Module):
+    """Takes ids [rows, 1]; as [rows], each user is scored with the items of all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.users, self.items = nn.Embedding(9, 4), nn.Embedding(9, 4)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return (self.users(user) @ self.items(item).transpose(-1, -2)).squeeze()
+
+
+RANKS: list[tuple[Callable[[], nn.Module], dict[str, Any], int, bool]] = [
+    (Factors, {"user": IDS, "item": IDS[::-1].copy()}, 1, True),
+    (Dense, {"a": X.astype(np.float32), "b": X.astype(np.float32)}, 2, False),
+    (Dense, {"a": X[:1].astype(np.float32), "b": X[:1].astype(np.float32)}, 2, False),
+    (Weighted, {"a": X.astype(np.float32), "b": X.astype(np.float32)}, 2, False),
+    (Dot, {"user": IDS, "item": IDS[::-1].copy()}, 2, False),
+]
+
+
+@pytest.mark.parametrize(("make", "columns", "rank", "is_ambiguous"), RANKS)
+def test_columns_have_the_rank_that_fits_any_number_of_rows(
+    make: Callable[[], nn.Module], columns: dict[str, Any], rank: int, is_ambiguous: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    module = make().eval()
+    model = Model(scripted(module, tmp_path))
+    made = check_scores(model, columns, tmp_path)
+    tensors = [torch.from_numpy(column) for column in columns.values()]
+    expected = module(*(tensor if rank == 1 else tensor[:, None] for tensor in tensors)).detach().reshape(-1, 1)
+    np.testing.assert_allclose(made["score"], expected, rtol=1e-5)
+    assert bool(model.assumed()) == is_ambiguous
+    assert all("so they are passed as [rows]. If training used [rows, 1]" in said for said in model.assumed())
+
+
+class Crossed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.embedding(x).sum(2).prod(1)
+
+
+def test_matrix_of_ids_is_passed_as_integers(tmp_path: Path) -> None:
+    module = Crossed()
+    made = check_scores(Model(scripted(module, tmp_path)), {"a": IDS, "b": IDS + 4}, tmp_path)
+    matrix = torch.from_numpy(np.stack([IDS, IDS + 4], axis=1))
+    np.testing.assert_allclose(made["score"][:, 0], module(matrix).detach(), rtol=1e-5)
+
+
 class Scalar(nn.Module):
     def forward(self, a: Tensor) -> float:
         return float(a.sum())
