@@ -72,7 +72,8 @@ def test_lists_of_one_length_are_matrices(make: Any, tmp_path: Path) -> None:
 
 
 def test_files_without_rows_yield_no_batch(make: Any, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"item": pa.array([], pa.int64()), "price": pa.array([], pa.float64())}), tmp_path / "a.parquet")
+    empty = pa.table({"item": pa.array([], pa.int64()), "price": pa.array([], pa.float64())})
+    pq.write_table(empty, tmp_path / "a.parquet")
     loader = make(tmp_path, ["item"], [], ["price"], 3)
     assert (len(loader), list(loader)) == (0, [])
 
