@@ -265,33 +265,32 @@ def export(
     from rankline.serving.engines import engine_for
     from rankline.workflows.schema.model_artifact import TrainedModel
 
-    with _working_in(workspace, reads_only=True):
-        with stages.stage("export") as progress:
-            trained = trained or TrainedModel.load(workspace.model)
-            engine_for(trained.format).require(feature=f"exporting {trained.path}")
-            from rankline.serving.export.exporter import export_ensemble
-            from rankline.serving.repository.ensemble import ExportedEnsemble
+    with stages.stage("export") as progress:
+        trained = trained or TrainedModel.load(workspace.model)
+        engine_for(trained.format).require(feature=f"exporting {trained.path}")
+        from rankline.serving.export.exporter import export_ensemble
+        from rankline.serving.repository.ensemble import ExportedEnsemble
 
-            ensemble = export_ensemble(
-                prepared,
-                trained,
-                workspace.ensemble,
-                config,
-                name=recipe.name,
-                promote=promote and bounds is None and registry is None,
-                progress=progress,
-            )
-            progress.update(1, 1, describe_export(ensemble))
-        _record(ensemble, workspace)
-        if registry and promote and bounds is None:
-            make_active(ensemble)
-        if bounds and not ensemble.is_active:
-            with stages.stage("compare") as progress:
-                champion = ExportedEnsemble.load(workspace.ensemble)
-                decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
-                if not decision.refusals and promote:
-                    make_active(ensemble, in_place_of=champion.version)
-                progress.update(1, 1, decision.words)
+        ensemble = export_ensemble(
+            prepared,
+            trained,
+            workspace.ensemble,
+            config,
+            name=recipe.name,
+            promote=promote and bounds is None and registry is None,
+            progress=progress,
+        )
+        progress.update(1, 1, describe_export(ensemble))
+    _record(ensemble, workspace)
+    if registry and promote and bounds is None:
+        make_active(ensemble)
+    if bounds and not ensemble.is_active:
+        with stages.stage("compare") as progress:
+            champion = ExportedEnsemble.load(workspace.ensemble)
+            decision = try_out(champion, ensemble, prepared, bounds, log_path=workspace.log, progress=progress)
+            if not decision.refusals and promote:
+                make_active(ensemble, in_place_of=champion.version)
+            progress.update(1, 1, decision.words)
     return ensemble
 
 
@@ -468,8 +467,8 @@ def run(
     )
 
 
-def _working_in(workspace: Workspace, *, reads_only: bool = False) -> AbstractContextManager[None]:
-    return working_in(workspace.prepared.parent, reads_only=reads_only)
+def _working_in(workspace: Workspace) -> AbstractContextManager[None]:
+    return working_in(workspace.prepared.parent)
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:

@@ -371,7 +371,7 @@ class NativeRuntime(Runtime):  # type: ignore[misc]  # merlin has no annotations
 
 
 def _check_unchanged(artifact: PreparedData | TrainedModel) -> None:
-    """Raise an error if a command on another machine replaced an artifact while its files were being read."""
+    """Raise an error if another command replaced an artifact while its files were being read."""
     if (found := Manifest.read(artifact.path).fingerprint) != artifact.manifest.fingerprint:
         raise ArtifactError(
             f"{artifact.path} was replaced during the export: it had fingerprint {artifact.manifest.fingerprint[:12]} "

@@ -44,7 +44,7 @@ from rankline.training.run.observers import Observer, Observers, TrialPruned, ch
 from rankline.training.tracking import RunLog, TrackingConfig, code_version, tracked_run
 from rankline.training.trainers import trainer_for
 from rankline.training.trainers.base import Array, Batches, Trainer
-from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.progress import SILENT, Progress
 from rankline.workflows.core.tracking_uri import kept_uri
 from rankline.workflows.preprocess.prepared_data import KIND as PREPARED
@@ -115,8 +115,6 @@ def train(
         resumed = _resumed(job, generation)
         inner = opening(inner_spec(job.spec, job.data)) if job.config.chooses_inside else None
         data = opening(job.spec)
-        if job.is_first:
-            _check_is_there(job.data)
         check_session(job.session, job.framework, len(data.train) * job.config.num_epochs)  # last check before the run
         kernels = job.trainer_type.deterministic() if job.session.deterministic else nullcontext()
         # Inside `_recorded`, so that the run's status reflects its end: another worker may report the error first.
@@ -135,7 +133,7 @@ def train(
             trainer, metrics, first_rows = fitting.fit(data, chosen)
             scored = first_rows.gathered(world) if first_rows else None
             counts = _num_parameters(trainer)
-            details: dict[str, Any] = {
+            details = {
                 "run_id": log.run_id,
                 "tracking_uri": kept_uri(log.uri, job.output),
                 "format": job.framework.format,
@@ -156,7 +154,7 @@ def train(
                 _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
         if checkpoint is None:
             fitting.remove_checkpoint()
-        return _own(TrainedModel.load(output), details["run_id"])
+        return TrainedModel.load(output)
 
 
 def run_trial(
@@ -511,24 +509,6 @@ def _publish(job: _Job, trainer: Trainer, details: Mapping[str, Any], log: RunLo
         log.log_metrics(key_figures(spec.heads, metrics), int(metrics["epoch"]))
         log.log_artifact(staging / FILE_NAME)
         log.log_artifact(job.data.path / "workflow")
-
-
-def _check_is_there(data: PreparedData) -> None:
-    """Raise an error if the opened files are not those that the manifest described when it was read."""
-    if (found := Manifest.read(data.path).fingerprint) != data.manifest.fingerprint:
-        raise ArtifactError(
-            f"{data.path} was replaced while it was being opened: it had fingerprint "
-            f"{data.manifest.fingerprint[:_SHORT_DIGEST]} and now has {found[:_SHORT_DIGEST]}. Train again."
-        )
-
-
-def _own(trained: TrainedModel, run_id: str) -> TrainedModel:
-    if trained.run_id != run_id:
-        raise ArtifactError(
-            f"{trained.path} contains the model of run {trained.run_id}, but this is run {run_id}: another command "
-            "replaced the model. Train again, with a --work-dir that no other command uses."
-        )
-    return trained
 
 
 def _log_validation(scores: ValidationScores, log: RunLog) -> None:

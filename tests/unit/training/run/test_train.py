@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,14 +17,12 @@ from rankline.training.evaluation.validation_scores import ValidationScores
 from rankline.training.models.config import ModelConfig
 from rankline.training.models.sequential import DINConfig
 from rankline.training.models.tabular import TorchMLPConfig
-from rankline.training.run import train as train_module
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.keras import TensorFlowTrainer
 from rankline.training.trainers.torch import TorchTrainer
-from rankline.workflows.core.errors import ArtifactError, ConfigError, SpecError
+from rankline.workflows.core.errors import ConfigError, SpecError
 from rankline.workflows.data.auc import exact_auc
-from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.storage.artifacts import load_manifest
 from tests.factories.recorders import ProgressRecord
@@ -184,33 +181,6 @@ def test_run_is_refused_before_anything_is_recorded(
     with pytest.raises((ConfigError, SpecError), match=message):
         train(prepared, tmp_path / "model", replace(CONFIG, **choices), tracking=tracking)
     assert not list(tmp_path.iterdir())
-
-
-def replace_in_manifest(artifact: Path, before: str, after: str) -> None:
-    manifest = artifact / "manifest.json"
-    text = manifest.read_text()
-    assert before in text
-    manifest.write_text(text.replace(before, after))
-
-
-def test_data_replaced_while_it_is_opened_is_noticed(prepared: Path, tmp_path: Path, tracking: TrackingConfig) -> None:
-    data = PreparedData.load(Path(shutil.copytree(prepared, tmp_path / "prepared")))
-    replace_in_manifest(data.path, data.manifest.fingerprint, "f" * 64)
-    message = rf"was replaced .* had fingerprint {data.manifest.fingerprint[:12]} and now has f{{12}}\. Train again"
-    with pytest.raises(ArtifactError, match=message):
-        train(data, tmp_path / "model", CONFIG, tracking=tracking)
-    assert [path.name for path in tmp_path.iterdir()] == ["prepared"]
-
-
-def test_model_that_another_run_published_in_the_meantime_is_not_returned(
-    prepared: Path, tmp_path: Path, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "model"
-    monkeypatch.setattr(
-        train_module, "_log_validation", lambda _, log: replace_in_manifest(output, log.run_id, "of-another")
-    )
-    with pytest.raises(ArtifactError, match=r"contains the model of run of-another, but this is run \w+: another"):
-        train(prepared, output, replace(CONFIG, epochs=1), tracking=tracking)
 
 
 TRAIN_AND_EXPORT = """
