@@ -25,7 +25,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.repository.ensemble import refuse_other_project
-from rankline.terminal.console import STDOUT, Display, Stages, note
+from rankline.terminal.console import Display, Stages, is_stdout, note
 from rankline.training.config.train import SessionConfig
 from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.config import WorkersConfig
@@ -474,7 +474,7 @@ def _working_in(workspace: Workspace) -> AbstractContextManager[None]:
 def write_json(document: Mapping[str, Any], path: Path) -> None:
     """Write JSON atomically to a file, or to standard output if the path is `-`."""
     text = json.dumps(document, indent=2) + "\n"
-    if path == STDOUT:
+    if is_stdout(path):
         sys.stdout.write(text)
     else:
         with output_file(path) as file:

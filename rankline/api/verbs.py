@@ -327,7 +327,7 @@ def serve(
 
     Args:
         ensemble: the return value of `export`, or the name of an ensemble.
-        port: gRPC port; metrics use the next one that HTTP does not use. 0 picks free ports.
+        port: gRPC port; metrics use the next port that HTTP does not use. 0 picks free ports.
         http_port: also open HTTP on this port; 0 picks a free port. A large JSON request crashes the server, which is
             then restarted.
         watch: switch to each version that `export` makes active.

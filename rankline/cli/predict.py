@@ -22,7 +22,7 @@ from rankline.recipes.workspace import (
     requests_of,
 )
 from rankline.scoring.backends import client_for
-from rankline.terminal.console import CONSOLE, ERRORS, STDOUT, Stages, note, say
+from rankline.terminal.console import CONSOLE, ERRORS, Stages, is_stdout, note, say
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import listed
 from rankline.workflows.core.progress import SILENT, Progress
@@ -103,7 +103,7 @@ def predict_command(
     if (input_file is None) == (not words):
         raise ConfigError("pass either one row, such as --userId 1 --movieId 31, or --input FILE.")
     found = format_of(input_file, format_name, requests)
-    output = None if output == STDOUT else output
+    output = None if is_stdout(output) else output
     written = output_format_of(output, format_name, found)
     check_writable(output, written)
     with ExitStack() as stack:

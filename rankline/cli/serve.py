@@ -33,7 +33,7 @@ def serve_command(
     port: Annotated[
         int,
         typer.Option(
-            min=0, max=65534, help="gRPC port; metrics use the next one that HTTP does not use. 0 picks free ports."
+            min=0, max=65534, help="gRPC port; metrics use the next port that HTTP does not use. 0 picks free ports."
         ),
     ] = GRPC_PORT,
     http_port: Annotated[

@@ -145,11 +145,14 @@ def _tune_serving(
 
     with Stages(["tune", "export"]) as stages:
         with stages.stage("tune") as progress:
-            prepared = PreparedData.load(workspace.prepared, recipe.dataset)
+            prepared, trained = (
+                PreparedData.load(workspace.prepared, recipe.dataset),
+                TrainedModel.load(workspace.model),
+            )
             tuned = tune_serving(
                 recipe,
                 prepared,
-                TrainedModel.load(workspace.model),
+                trained,
                 slo=slo,
                 batch_size=batch_size,
                 only=only,
@@ -159,7 +162,9 @@ def _tune_serving(
                 log_path=workspace.log,
                 progress=progress,
             )
-        ensemble = pipeline.export(recipe, tuned.best.config, prepared, workspace, stages, promote=promote)
+        ensemble = pipeline.export(
+            recipe, tuned.best.config, prepared, workspace, stages, trained=trained, promote=promote
+        )
     tuned.print(CONSOLE)
     if tuned.num_left:
         say(f"{tuned.num_left} more configurations were not tried: too slow without a batching delay, or out of time")

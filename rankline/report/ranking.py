@@ -49,7 +49,7 @@ def rank_items(
 
     Returns:
         None unless rows are split by time and consist of a user and columns of the catalog, the model has one head,
-        which is binary, and at least ten users have rows in both parts.
+        which is binary, no user, item or score is missing, and at least ten users have rows in both parts.
     """
     user_column, item_column, inputs = prepared.group_by, prepared.item, set(prepared.inputs)
     is_ranking = (
@@ -58,35 +58,37 @@ def rank_items(
         and {user_column, item_column} <= inputs <= {user_column, *prepared.catalog_columns()}
     )
     histories, catalog = (prepared.histories(), prepared.catalog()) if is_ranking else (None, None)
-    if histories is None or catalog is None:
+    if histories is None or catalog is None or rows[user_column].null_count or rows[item_column].null_count:
         return None
     items = catalog[item_column].combine_chunks()
-    later = _numbers(rows[item_column], items)
-    users = _numbers(rows[user_column], histories[user_column])
+    later = _positions(rows[item_column], items)
+    users = _positions(rows[user_column], histories[user_column])
     known = histories[item_column].combine_chunks()
-    trained = np.bincount(_numbers(known.values, items), minlength=len(items)) - np.bincount(
+    num_training_rows = np.bincount(_positions(known.values, items), minlength=len(items)) - np.bincount(
         later, minlength=len(items)
     )
-    of_both = np.unique(users[labels > 0.5])
-    of_both = of_both[known.value_lengths().to_numpy()[of_both] > np.bincount(users)[of_both]]
-    if len(of_both) < _MIN_USERS:
+    eligible = np.unique(users[labels > 0.5])
+    eligible = eligible[known.value_lengths().to_numpy()[eligible] > np.bincount(users)[eligible]]
+    if len(eligible) < _MIN_USERS:
         return None
-    sample = np.random.default_rng(0).permutation(of_both)[: max(_MAX_SCORES // len(items), _MIN_USERS)]
+    sample = np.random.default_rng(0).permutation(eligible)[: max(_MAX_SCORES // len(items), _MIN_USERS)]
     model, popular = Ranking(FIRST), Ranking(FIRST)
     for user in sample:
         own = users == user
         is_candidate, is_relevant = np.ones(len(items), bool), np.zeros(len(items), bool)
-        is_candidate[np.setdiff1d(_numbers(known[user].values, items), later[own])] = False
+        is_candidate[np.setdiff1d(_positions(known[user].values, items), later[own])] = False
         is_relevant[later[own & (labels > 0.5)]] = True
         asked = catalog.filter(pa.array(is_candidate))
         user_values = pa.repeat(histories[user_column][user], len(asked))
         scores = predict(asked.append_column(user_column, user_values).select(prepared.inputs))
-        for ranking, values in ((model, scores), (popular, trained[is_candidate])):
+        if np.isnan(scores).any():
+            return None
+        for ranking, values in ((model, scores), (popular, num_training_rows[is_candidate])):
             ranking.add(values, is_relevant[is_candidate])
     return RankedItems(num_users=len(sample), model=model.figures(), popular=popular.figures())
 
 
-def _numbers(values: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArray) -> Array:
-    """Return the place of each value among the known ones, all of which are there."""
+def _positions(values: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArray) -> Array:
+    """Return the position of each value in `known`, which contains them all."""
     found: Array = pc.index_in(values, known.cast(values.type)).to_numpy()
     return found

@@ -127,8 +127,8 @@ class RunReport:
         if ranked := self.analysis and self.analysis.ranked:
             found, popular = (figures[RECALL] for figures in (ranked.model, ranked.popular))
             yield (
-                f"Its first {FIRST} items hold **{found:.1%}** of what users choose next; the {FIRST} most popular "
-                f"items hold {popular:.1%}."
+                f"For what users choose next, Recall@{FIRST} is **{found:.1%}**, compared with {popular:.1%} for the "
+                "most popular items."
             )
 
     def _fast(self) -> Iterator[str]:

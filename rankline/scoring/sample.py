@@ -48,7 +48,7 @@ def read_sample(path: Path) -> pa.Table:
     from rankline.scoring.read_rows import read_blocks
 
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
+        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}, expected a CSV, Parquet or JSON Lines file with raw rows.")
     if (found := format_of(path)) is None:
         raise ConfigError(f"the format of {path} is unknown. Rename it to end in .csv, .parquet or .jsonl.")

@@ -23,10 +23,13 @@ from rankline.workflows.core.progress import Progress as ProgressSink
 
 CONSOLE = Console(highlight=False)
 ERRORS = Console(stderr=True, highlight=False)
-STDOUT = Path("-")
-"""Stands for standard output where a file is expected."""
+_STDOUT = (Path("-"), Path("/dev/stdout"))
 SAID_EVERY_S = 15.0
 """Interval between progress lines in a log."""
+
+
+def is_stdout(path: Path | None) -> bool:
+    return path in _STDOUT
 
 
 def say(text: str) -> None:

@@ -62,8 +62,9 @@ class Model(ForeignModel):
         self._assumed: tuple[str, ...] = ()
 
     def resolve_bindings(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:
-        """Return the first layout for which the model returns one result per row. Columns may have shape [rows] or
-        [rows, 1], lists may be flat or padded, and a matrix of integer columns may be float32 or int64.
+        """Return the first layout for which the model returns one result per row, if possible one that does not depend
+        on the other rows. Columns may have shape [rows] or [rows, 1], lists may be flat or padded, and a matrix of
+        integer columns may be float32 or int64.
         """
         feeds = _of_precision(feeds, self._model)
         if self._dictionary:
@@ -72,11 +73,12 @@ class Model(ForeignModel):
             tried = [_lists(with_rank(feeds, rank), padded) for padded in (False, True) for rank in (1, 2)]
         if (integers := _of_integers(feeds, rows)) != feeds:
             tried.append(integers)
-        more = rows.iloc[[*range(len(rows)), 0]]
-        for made in tried:
-            if self._fits_both(made, rows, more):
-                self._assumed = () if self._dictionary else self._assumed_rank(made, rows, more)
-                return tuple(self._of_width(feed, made, rows) for feed in made)
+        more = rows.iloc[[0, *range(len(rows))]]  # in front, since a recurrent layer would ignore a last row
+        fitting = [made for made in tried if self._fits_both(made, rows, more)]
+        if fitting := [made for made in fitting if self._ignores_other_rows(made, rows, more)] or fitting:
+            made = fitting[0]
+            self._assumed = () if self._dictionary else self._assumed_rank(fitting, rows)
+            return tuple(self._of_width(feed, made, rows) for feed in made)
         try:
             self.run(arrays_of(tried[0], more))
         except ExportError as error:
@@ -95,12 +97,12 @@ class Model(ForeignModel):
             raise
         return tried[0]
 
-    def _assumed_rank(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> tuple[str, ...]:
-        """Return a note if the model also accepts columns as [rows, 1], but scores them differently."""
-        columns = with_rank(feeds, 2)
-        if columns == feeds or not self._fits_both(columns, rows, more):
+    def _assumed_rank(self, fitting: Sequence[tuple[InputBinding, ...]], rows: pd.DataFrame) -> tuple[str, ...]:
+        """Return a note if another layout differs from the first by columns of [rows, 1], and has other scores."""
+        columns = with_rank(fitting[0], 2)
+        if columns not in fitting[1:]:
             return ()
-        made, other = (self.run(arrays_of(each, rows)) for each in (feeds, columns))
+        made, other = (self.run(arrays_of(each, rows)) for each in (fitting[0], columns))
         if all(_are_close(made[name], other[name]) for name in made):
             return ()
         return (
@@ -130,6 +132,10 @@ class Model(ForeignModel):
         """
         widths = self._widths(feeds, rows)
         return widths is not None and widths == self._widths(feeds, more)
+
+    def _ignores_other_rows(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> bool:
+        made, longer = (self.run(arrays_of(feeds, each)) for each in (rows, more))
+        return all(_are_close(made[name], longer[name][1:]) for name in made)
 
     def _widths(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> dict[str, tuple[int, ...]] | None:
         """Return the shape of each output without its first dimension, or None if the model does not return one result

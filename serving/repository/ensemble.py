@@ -240,7 +240,7 @@ def _opened(path: Path) -> dict[int, ExportedEnsemble | ArtifactError]:
     active = _active_or_none(path, name)
     for number in sorted({*_numbers(path / name), *(() if active is None else (active,))}):
         try:
-            found[number] = ExportedEnsemble.load(path, number)
+            found[number] = ExportedEnsemble.load(path, None if number == active else number)
         except ArtifactError as error:
             found[number] = error
     return found

@@ -46,7 +46,7 @@ def _choose(name: str, wanted: int, *, but: Collection[int]) -> int:
     raise ServerError(
         f"{name} {wanted} on {LOOPBACK} {problem}. {'Stop the process that uses it, or try' if is_used else 'Try'} "
         "another port, or pass 0 for any free port."
-        + " By default, metrics use the port after that of gRPC."
+        + " By default, it is chosen next to that of gRPC."
         * (name == "metrics_port")
     )
 

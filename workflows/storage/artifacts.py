@@ -238,7 +238,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Yield the path to write a result to that a user asked for, which is there completely or not at all.
+    """Yield the path for writing a file that a user asked for, which is replaced completely or not at all.
 
     A symbolic link stays one: what it points to is replaced. A device or a pipe is written as it is.
     """

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from rankline.cli.options.completion import recipes
-from rankline.terminal.console import CONSOLE, STDOUT
+from rankline.terminal.console import CONSOLE, is_stdout
 from rankline.workflows.core.errors import ConfigError
 
 _RECIPE = typer.Argument(
@@ -45,7 +45,7 @@ FormatName = Annotated[
 
 def _json_file(context: typer.Context, path: Path | None) -> Path | None:
     """Send the command's human-readable output to standard error if the JSON goes to standard output."""
-    if path == STDOUT:
+    if is_stdout(path):
         CONSOLE.stderr = True
         context.call_on_close(lambda: setattr(CONSOLE, "stderr", False))
     return path
@@ -73,7 +73,7 @@ def check_writable(path: Path | None, suffix: str = "json") -> None:
 
     The directory is not created here, so a refused command leaves nothing behind.
     """
-    if path in (None, STDOUT):
+    if path is None or is_stdout(path):
         return
     if path.is_dir():
         raise ConfigError(f"{path} is a directory, expected a file such as {path / f'result.{suffix}'}")

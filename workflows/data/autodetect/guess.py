@@ -61,6 +61,8 @@ _AMOUNT = re.compile(
 _POSITIVE = ("1", "1.0", "true", "yes", "y", "t", "positive", "pos", "click", "good", "success")
 _MISSING_LABELS = frozenset(("na", "n/a", "#n/a", "<na>", "null", "(null)", "nan", "?", "\\n"))
 """Words for a missing label, in upper or lower case. Others, such as "none", may be classes."""
+_CODE = re.compile(r"postal|postcode|pin(code)?$|phone|mobile|fax|(^|_)ip(_|$)|version", re.IGNORECASE)
+"""Names of texts that may look like numbers with thousands separators."""
 _SEPARATORS = {"|": 0.1, ";": 0.1, ",": 0.3}
 """List separator → minimum share of texts that contain it."""
 _SPACE = r" \x{a0}\x{202f}"
@@ -328,10 +330,13 @@ def _text(column: Column) -> Guess:
     found, counts = texts.value_counts().flatten()
     is_number = are_numbers(found)
     odd, odd_counts = found.filter(pa.array(~is_number)), counts.to_numpy()[~is_number]
-    if not _ID.search(column.name) and (fault := _fault_of_numbers(odd, odd_counts, len(texts))):
-        is_few = column.num_distinct <= FEW_NUMBERS
-        return _as(f"{few}; {fault}", role="categorical") if is_few else _ignored(fault)
     num_odd, exceptions = int(odd_counts.sum()), ""
+    is_code = _ID.search(column.name) or _CODE.search(column.name)
+    if not is_code and (fault := _fault_of_numbers(odd, odd_counts, len(texts))):
+        if 2 * num_odd < len(texts):
+            fault = f"in {num_odd:,} row{'s' * (num_odd > 1)}, {fault}"
+        is_repeated = column.num_distinct <= min(MANY_VALUES, _UNIQUE * column.num_present)
+        return _as(f"{few}; {fault}", role="categorical") if is_repeated else _ignored(fault)
     if 0 < num_odd < _RARE * len(texts) + 1 and is_number.any():
         shown = ", ".join(map(repr, odd.slice(0, 3).to_pylist()))
         exceptions = f"numbers, except in {num_odd:,} row{'s' * (num_odd > 1)} such as {shown}"

@@ -87,7 +87,7 @@ def test_report_of_a_model_that_ranks_compares_it_with_the_most_popular_items(fo
     ranked = RankedItems(num_users=1_234, model=model, popular=popular)
     report = replace(found, analysis=replace(found.analysis, ranked=ranked))
     text = ParsedPage(report.page().html()).text
-    assert "first 20 items hold 25.0% of what users choose next; the 20 most popular items hold 12.5%." in text
+    assert "Recall@20 is 25.0% , compared with 12.5% for the most popular items." in text
     assert "for 1,234 users" in text
     assert "Recall@20 0.2500   the most popular items 0.1250   1,234 users" in list(report.quality_lines())
 

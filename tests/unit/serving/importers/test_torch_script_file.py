@@ -86,12 +86,20 @@ class Bytes(nn.Module):
         return (a * 2).to(torch.float8_e5m2)
 
 
+class Attention(nn.Module):
+    """With columns as [rows], it would attend to all rows of the batch."""
+
+    def forward(self, a: Tensor) -> Tensor:
+        return torch.softmax(a, -1) * a
+
+
 TAKEN: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], list[str]]] = {
     "control flow": (Flow, {"a": X}, ["score"]),
     "its other branch": (Flow, {"a": -np.abs(X)}, ["score"]),
     "a dictionary in and out": (ByName, {"a": X, "user": IDS}, ["buy", "click"]),
     "bags with offsets": (Bag, {"tags": LISTS}, ["score"]),
     "bags in a dictionary": (BagByName, {"tags": LISTS}, ["score"]),
+    "columns of [rows, 1]": (Attention, {"a": X}, ["score"]),
     "one matrix": (Matrix, {"a": X, "b": X**2}, ["score"]),
     "float64": (lambda: Matrix().double(), {"a": X, "b": X**2}, ["score"]),
     "half precision": (lambda: Matrix().half(), {"a": X, "b": X**2}, ["score"]),
@@ -108,6 +116,8 @@ def test_scripted_module_scores_the_same_when_served(name: str, tmp_path: Path) 
     module = make()
     made = check_scores(Model(scripted(module, tmp_path)), columns, tmp_path)
     assert sorted(made) == outputs
+    if name == "columns of [rows, 1]":
+        np.testing.assert_allclose(made["score"].ravel(), X, rtol=1e-6)
     if name == "float64":
         matrix = torch.from_numpy(np.stack([X, X**2], axis=1))
         np.testing.assert_allclose(made["score"], module.eval()(matrix).detach(), rtol=1e-6)

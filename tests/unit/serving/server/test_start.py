@@ -152,7 +152,7 @@ def test_port_that_cannot_be_opened_is_named(monkeypatch: pytest.MonkeyPatch) ->
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(
-            ServerError, match="metrics_port .* already in use.* By default, metrics use the port after that of gRPC"
+            ServerError, match="metrics_port .* already in use.* By default, it is chosen next to that of gRPC"
         ),
     ):
         EmbeddedServer(config(repositories=(Path(),), metrics_port=taken.getsockname()[1])).start()
