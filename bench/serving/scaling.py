@@ -93,7 +93,8 @@ def _ratios(results: Results) -> dict[str, float]:
         load = Load(batch_size=_LARGE, concurrency=2 * cores)
         large = results[f"{cores_in_words(cores)}, {load.words}"]
         ratios[f"knee_requests_per_s_{on}"] = at_knee["rows_per_s"]
-        ratios[f"knee_p99_ms_{on}"] = at_knee["p99_ms"]
+        if "p99_ms" in at_knee:
+            ratios[f"knee_p99_ms_{on}"] = at_knee["p99_ms"]
         for rows, own in ((1, at_knee), (_LARGE, large)):
             hours = cores * 1e6 / own["rows_per_s"] / 3600
             ratios[f"cents_per_million_scores_{on}@{rows}"] = 100 * hours * _DOLLARS_PER_CORE_HOUR
