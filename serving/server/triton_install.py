@@ -25,7 +25,6 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-import rankline
 from rankline.serving.engines import Engine, backend_folders, engines, own_backends
 from rankline.serving.triton.config import PYTHON_RUNTIME
 from rankline.workflows.core.errors import PINNED, ServerError, install_line
@@ -223,7 +222,7 @@ def make_stub_environment(target: Path) -> None:
     (target / "pyvenv.cfg").write_text(
         f"home = {executable.parent}\ninclude-system-site-packages = false\n", encoding="utf-8"
     )
-    project = Path(rankline.__file__).parents[1]  # first, so that the stub imports the same Rankline as this process
+    project = Path(__file__).parents[3]  # first, so that the stub imports the same Rankline as this process
     modules = dict.fromkeys(str(path.absolute()) for path in (project, *map(Path, sys.path)))
     # Editable installs are found through .pth files, which are read in site directories only.
     sites = [f"import site; site.addsitedir({path!r})" for path in modules if path in site.getsitepackages()]

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import rankline
 from rankline.training.config.train import SessionConfig, TrainConfig
 from rankline.training.distributed.communicator import SOLO, Array, Communicator
 from rankline.training.distributed.config import WorkersConfig
@@ -257,7 +256,7 @@ def check_same(
     mine = {
         "prepared data": fingerprint[:12],
         "rankline": rankline_version(),
-        "code": code_fingerprint(*(Path(rankline.__file__).with_name(name) for name in _CODE)),
+        "code": code_fingerprint(*(Path(__file__).parents[2] / name for name in _CODE)),
         **{name: str(found) for name, found in versions().items() if name in ("tensorflow-cpu", "tensorflow", "numpy")},
         **{
             name: repr(value)
