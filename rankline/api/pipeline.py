@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -142,7 +142,7 @@ def prepare(
     require("nvtabular", feature="preparing data", extra=PINNED)  # fail before downloading anything
     dataset = recipe.dataset
     with ExitStack() as stack:
-        stack.enter_context(_working_in(workspace))
+        stack.enter_context(working_in(workspace.directory))
         about: dict[str, Any] = {}
         with stages.stage("source") as progress:
             if dask is not None and dask.dask:
@@ -196,7 +196,7 @@ def train(
     models = []
     first = recipe.train.seed
     # Of several workers, the first writes for all of them.
-    lock = _working_in(workspace) if world.rank == 0 else nullcontext()
+    lock = working_in(workspace.directory) if world.rank == 0 else nullcontext()
     with lock, stages.stage("train") as progress:
         progress.update(0, 1, "loading libraries")
         from rankline.runs.store import server
@@ -252,7 +252,7 @@ def export(
     promote: bool = True,
     bounds: Bounds | None = None,
 ) -> "ExportedEnsemble":
-    """Export the workflow and the model as a single ensemble. If `trained` is given, the model must still be that one.
+    """Export the workflow and the model as a single ensemble. `trained` is the workspace's model, if already loaded.
 
     With `bounds`, the new version becomes active only if it meets them in comparison with the active version. The
     first version always becomes active.
@@ -438,7 +438,7 @@ def run(
     check_store(uri_of(workspace.root))
     refuse_other_project(workspace.ensemble, recipe.name, workspace.model, recipe.dataset.inputs)
     with ExitStack() as stack:
-        stack.enter_context(_working_in(workspace))
+        stack.enter_context(working_in(workspace.directory))
         prepared, description = prepare(recipe, source, workspace, stages)
         from rankline.serving.export.exporter import check_compiles
 
@@ -465,10 +465,6 @@ def run(
         trained=trained,
         ensemble=ensemble,
     )
-
-
-def _working_in(workspace: Workspace) -> AbstractContextManager[None]:
-    return working_in(workspace.prepared.parent)
 
 
 def write_json(document: Mapping[str, Any], path: Path) -> None:

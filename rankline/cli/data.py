@@ -155,8 +155,9 @@ def convert_command(
     rankline convert movielens --to parquet
     """
     require("tensorflow", feature="convert", extra="cpu")
-    prepared = workspace_of(recipe, work_dir).prepared
-    with working_in(prepared.parent), Stages(["convert"]) as stages, stages.stage("convert") as progress:
+    workspace = workspace_of(recipe, work_dir)
+    prepared = workspace.prepared
+    with working_in(workspace.directory), Stages(["convert"]) as stages, stages.stage("convert") as progress:
         from rankline.training.data.convert import convert
 
         convert(prepared, prepared, to, prebatch=prebatch, prebatch_valid=prebatch_valid, progress=progress)
@@ -193,10 +194,11 @@ def import_command(
     rankline import amazon-din mine --spec other.yaml
     """
     recipe = recipe if name is None else f"{name}={recipe}"
-    prepared = workspace_of(recipe, work_dir).prepared
+    workspace = workspace_of(recipe, work_dir)
+    prepared = workspace.prepared
     if spec is not None and not (directory / spec).is_file():
         raise ConfigError(f"--spec: {directory / spec} is not a file. Pass the name of a feature spec in {directory}.")
-    with working_in(prepared.parent), Stages(["import"]) as stages, stages.stage("import") as progress:
+    with working_in(workspace.directory), Stages(["import"]) as stages, stages.stage("import") as progress:
         from rankline.training.data.import_data import import_data
 
         data = import_data(directory if spec is None else directory / spec, prepared, progress=progress)

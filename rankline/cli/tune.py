@@ -145,10 +145,8 @@ def _tune_serving(
 
     with Stages(["tune", "export"]) as stages:
         with stages.stage("tune") as progress:
-            prepared, trained = (
-                PreparedData.load(workspace.prepared, recipe.dataset),
-                TrainedModel.load(workspace.model),
-            )
+            prepared = PreparedData.load(workspace.prepared, recipe.dataset)
+            trained = TrainedModel.load(workspace.model)
             tuned = tune_serving(
                 recipe,
                 prepared,

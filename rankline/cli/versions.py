@@ -34,14 +34,13 @@ def versions_command(recipe: RecipeName = "movielens", *, repository: Repository
 
     rankline versions movielens
     """
-    from rankline.serving.repository.ensemble import damaged_versions
-    from rankline.serving.repository.ensemble import versions as versions_in
+    from rankline.serving.repository.ensemble import open_versions
     from rankline.terminal.summary import print_versions
 
-    path = exported_workspace(recipe, repository=repository).ensemble
-    if undamaged := versions_in(path):
+    undamaged, damaged = open_versions(exported_workspace(recipe, repository=repository).ensemble)
+    if undamaged:
         print_versions(undamaged, CONSOLE)
-    for number, problem in damaged_versions(path).items():
+    for number, problem in damaged.items():
         say(f"version {number} is damaged: {problem}")
     if not any(version.is_active for version in undamaged):
         say(f"no undamaged version is active. Export again, or activate one: rankline rollback {recipe} --to VERSION")

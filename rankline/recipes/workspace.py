@@ -29,20 +29,25 @@ class Workspace:
         return self.root / "raw"
 
     @property
+    def directory(self) -> Path:
+        """Directory of the recipe's artifacts."""
+        return self.root / self.recipe
+
+    @property
     def prepared(self) -> Path:
-        return self.root / self.recipe / "prepared"
+        return self.directory / "prepared"
 
     @property
     def sample(self) -> Path:
         """Path of the sample rows for benchmarking an ensemble whose model was trained elsewhere."""
-        return self.root / self.recipe / "sample"
+        return self.directory / "sample"
 
     @property
     def model(self) -> Path:
-        return self.root / self.recipe / "model"
+        return self.directory / "model"
 
     def model_of_seed(self, seed: int) -> Path:
-        return self.root / self.recipe / f"model-seed-{seed}"
+        return self.directory / f"model-seed-{seed}"
 
     @property
     def ensemble(self) -> Path:
@@ -50,24 +55,24 @@ class Workspace:
 
     @property
     def log(self) -> Path:
-        return self.root / self.recipe / "server.log"
+        return self.directory / "server.log"
 
     @property
     def workers(self) -> Path:
-        return self.root / self.recipe / "workers"
+        return self.directory / "workers"
 
     @property
     def tuning(self) -> Path:
-        return self.root / self.recipe / "tune"
+        return self.directory / "tune"
 
     @property
     def bench(self) -> Path:
-        return self.root / self.recipe / "bench"
+        return self.directory / "bench"
 
     @property
     def report(self) -> Path:
         """Path of the page about the last run."""
-        return self.root / self.recipe / "report.html"
+        return self.directory / "report.html"
 
 
 def workspace_of(recipe: str, root: Path = WORK_DIR, repository: Path = REPOSITORY) -> Workspace:

@@ -93,8 +93,8 @@ class Analysis:
         num_columns: number of all input columns.
         parts: mapping from the title of a division of the rows to its parts.
         whole: the objective on all rows, with its standard error; None with several heads.
-        ranked: how high the items that users chose later are ranked; None if rows are not split by time, or not made
-            of users and items.
+        ranked: how well the model ranks the items that users chose after training; None if `rank_items` does not
+            apply to the data.
     """
 
     scores: ValidationScores

@@ -23,11 +23,12 @@ _MIN_USERS = 10  # fewer say nothing
 
 @dataclass(frozen=True, kw_only=True)
 class RankedItems:
-    """Mapping from `RECALL` and `NDCG` to their values, for two orders of the items.
+    """How well a model ranks items, compared with ranking them by popularity.
 
     Attributes:
-        model: items with the highest scores first.
-        popular: items with the most training rows first.
+        num_users: number of users in the sample.
+        model: the metrics `RECALL` and `NDCG` if the items with the highest scores come first.
+        popular: the same metrics if the items with the most training rows come first.
     """
 
     num_users: int

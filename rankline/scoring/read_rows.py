@@ -23,7 +23,7 @@ from rankline.workflows.core.validation import is_number
 from rankline.workflows.data.autodetect.profile import as_written
 from rankline.workflows.data.tabular.config import FilesConfig
 from rankline.workflows.data.tabular.csv_text import first_fault, unpacked
-from rankline.workflows.data.tabular.files import READ_ERRORS
+from rankline.workflows.data.tabular.files import READ_ERRORS, problem_of_file
 from rankline.workflows.data.tabular.files import format_of as suffix_format
 from rankline.workflows.schema.arrow_types import numbers_as_written
 
@@ -95,9 +95,8 @@ def format_of(path: str | None, format_name: str | None, requests: "Requests | N
         chosen = suffix_format(Path(path)) if requests is None else requests.format_of(Path(path))
     if chosen is None:
         raise _unknown_format(path)
-    if not Path(path).is_file():
-        is_what = "is not a regular file" if Path(path).exists() else "does not exist"
-        raise DataError(f"{path} {is_what}. Pass a file that contains rows, or - for stdin.")
+    if problem := problem_of_file(Path(path)):
+        raise DataError(f"{path} {problem}. Pass a file that contains rows, or - for stdin.")
     return chosen
 
 

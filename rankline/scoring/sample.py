@@ -12,7 +12,7 @@ from rankline.recipes.workspace import NAMES, Workspace
 from rankline.serving.client.schema import check_distinct
 from rankline.serving.repository.ensemble import ExportedEnsemble, names_in, versions
 from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.data.tabular.files import format_of
+from rankline.workflows.data.tabular.files import format_of, problem_of_file
 from rankline.workflows.preprocess.dataset import Requests
 from rankline.workflows.preprocess.prepared_data import HELDOUT
 from rankline.workflows.storage.artifacts import load_manifest, publish
@@ -47,9 +47,8 @@ def check_free(repository: Path) -> None:
 def read_sample(path: Path) -> pa.Table:
     from rankline.scoring.read_rows import read_blocks
 
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
-        raise DataError(f"{path} {what}, expected a CSV, Parquet or JSON Lines file with raw rows.")
+    if problem := problem_of_file(path):
+        raise DataError(f"{path} {problem}, expected a CSV, Parquet or JSON Lines file with raw rows.")
     if (found := format_of(path)) is None:
         raise ConfigError(f"the format of {path} is unknown. Rename it to end in .csv, .parquet or .jsonl.")
     blocks = [rows for rows, _ in read_blocks(path, found)]

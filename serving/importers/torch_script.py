@@ -9,7 +9,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +74,10 @@ class Model(ForeignModel):
         if (integers := _of_integers(feeds, rows)) != feeds:
             tried.append(integers)
         more = rows.iloc[[0, *range(len(rows))]]  # in front, since a recurrent layer would ignore a last row
-        fitting = [made for made in tried if self._fits_both(made, rows, more)]
-        if fitting := [made for made in fitting if self._ignores_other_rows(made, rows, more)] or fitting:
-            made = fitting[0]
-            self._assumed = () if self._dictionary else self._assumed_rank(fitting, rows)
+        fitting = [found for made in tried if (found := self._fitted(made, rows, more))]
+        if fitting := [found for found in fitting if found.ignores_other_rows] or fitting:
+            made = fitting[0].feeds
+            self._assumed = () if self._dictionary else _assumed_rank(fitting)
             return tuple(self._of_width(feed, made, rows) for feed in made)
         try:
             self.run(arrays_of(tried[0], more))
@@ -97,20 +97,6 @@ class Model(ForeignModel):
             raise
         return tried[0]
 
-    def _assumed_rank(self, fitting: Sequence[tuple[InputBinding, ...]], rows: pd.DataFrame) -> tuple[str, ...]:
-        """Return a note if another layout differs from the first by columns of [rows, 1], and has other scores."""
-        columns = with_rank(fitting[0], 2)
-        if columns not in fitting[1:]:
-            return ()
-        made, other = (self.run(arrays_of(each, rows)) for each in (fitting[0], columns))
-        if all(_are_close(made[name], other[name]) for name in made):
-            return ()
-        return (
-            "The model runs with columns of shape [rows] and of shape [rows, 1], with different scores, and does not "
-            "record which it expects, so they are passed as [rows]. If training used [rows, 1], call unsqueeze(1) on "
-            "the arguments in forward() and save the model again.",
-        )
-
     def assumed(self) -> tuple[str, ...]:
         return self._assumed
 
@@ -124,30 +110,30 @@ class Model(ForeignModel):
         return feed if self._fits(tuple(wider if other is feed else other for other in feeds), rows) else fixed
 
     def _fits(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> bool:
-        return self._widths(feeds, rows) is not None
+        return self._scores(feeds, rows) is not None
 
-    def _fits_both(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> bool:
-        """Whether the model fits two different numbers of rows, with outputs of the same width. A wrong layout may fit
-        a single number by coincidence, by broadcasting against weights.
+    def _fitted(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> "_Fitting | None":
+        """Return the scores of a layout, or None if the model does not fit both numbers of rows, with outputs of the
+        same width. A wrong layout may fit a single number by coincidence, by broadcasting against weights.
         """
-        widths = self._widths(feeds, rows)
-        return widths is not None and widths == self._widths(feeds, more)
+        scores = self._scores(feeds, rows)
+        longer = None if scores is None else self._scores(feeds, more)
+        if scores is None or longer is None or any(scores[name].shape[1:] != longer[name].shape[1:] for name in scores):
+            return None
+        return _Fitting(
+            feeds=feeds,
+            scores=scores,
+            ignores_other_rows=all(_are_close(scores[name], longer[name][1:]) for name in scores),
+        )
 
-    def _ignores_other_rows(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame, more: pd.DataFrame) -> bool:
-        made, longer = (self.run(arrays_of(feeds, each)) for each in (rows, more))
-        return all(_are_close(made[name], longer[name][1:]) for name in made)
-
-    def _widths(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> dict[str, tuple[int, ...]] | None:
-        """Return the shape of each output without its first dimension, or None if the model does not return one result
-        per row.
-        """
+    def _scores(self, feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> Mapping[str, NDArray[Any]] | None:
+        """Return the outputs, or None if the model fails or does not return one result per row."""
         try:
             made = self.run(arrays_of(feeds, rows))
         except ExportError:
             return None
-        if not all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values()):
-            return None
-        return {name: output.shape[1:] for name, output in made.items()}
+        is_by_row = all(output.ndim in (1, 2) and len(output) == len(rows) for output in made.values())
+        return made if is_by_row else None
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import torch
@@ -200,6 +186,33 @@ def _of_precision(feeds: tuple[InputBinding, ...], model: Any) -> tuple[InputBin
     floats = [tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype.is_floating_point]
     dtype = names.get(floats[0], "float32") if floats else "float32"
     return tuple(replace(feed, dtype=dtype) if feed.dtype == "float32" else feed for feed in feeds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fitting:
+    """A layout of the inputs that the model accepts, with its outputs for the sample."""
+
+    feeds: tuple[InputBinding, ...]
+    scores: Mapping[str, NDArray[Any]]
+    ignores_other_rows: bool
+
+
+def _assumed_rank(fitting: Sequence[_Fitting]) -> tuple[str, ...]:
+    """Return a note if passing columns as [rows, 1] instead would give other scores than the first layout."""
+    first, *others = fitting
+    columns = with_rank(first.feeds, 2)
+    if all(
+        _are_close(first.scores[name], other.scores[name])
+        for other in others
+        if other.feeds == columns
+        for name in first.scores
+    ):
+        return ()
+    return (
+        "The model runs with columns of shape [rows] and of shape [rows, 1], with different scores, and does not "
+        "record which it expects, so they are passed as [rows]. If training used [rows, 1], call unsqueeze(1) on "
+        "the arguments in forward() and save the model again.",
+    )
 
 
 def _of_integers(feeds: tuple[InputBinding, ...], rows: pd.DataFrame) -> tuple[InputBinding, ...]:

@@ -81,13 +81,13 @@ class Model(ForestModel):
                 f"{path} cannot be loaded by XGBoost: {in_short(error)}. Save the model again."
             ) from None
         transform = _TRANSFORMS[saved.objective["name"]]
-        self._stopped = (
-            f"Training stopped early, so the first {len(saved.trees)} of {saved.num_trees} trees are used, up to "
-            "best_iteration, as in XGBoost's scikit-learn classes. Booster.predict uses all of them unless you pass it "
-            "iteration_range."
-            if len(saved.trees) < saved.num_trees
-            else ""
-        )
+        self._notes: tuple[str, ...] = ()
+        if len(saved.trees) < saved.num_trees:
+            self._notes = (
+                f"Training stopped early, so the first {len(saved.trees)} of {saved.num_trees} trees are used, up to "
+                "best_iteration, as in XGBoost's scikit-learn classes. Booster.predict uses all of them unless you "
+                "pass it iteration_range.",
+            )
         forest = Forest(trees=saved.trees, width=saved.width, transform=transform, base=base)
         super().__init__(forest, saved.features, [f"f{place}" for place in range(saved.num_features)])
 
@@ -95,12 +95,10 @@ class Model(ForestModel):
         self._forest = replace(self._forest, missing=value)
 
     def assumed(self) -> tuple[str, ...]:
-        missing = (
-            "XGBoost does not save which value means missing, so NaN is assumed unless you pass --missing VALUE."
-            if math.isnan(self._forest.missing)
-            else ""
-        )
-        return tuple(filter(None, (missing, self._stopped)))
+        if not math.isnan(self._forest.missing):
+            return self._notes
+        missing = "XGBoost does not save which value means missing, so NaN is assumed unless you pass --missing VALUE."
+        return (missing, *self._notes)
 
     def run(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         import xgboost

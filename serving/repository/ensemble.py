@@ -226,24 +226,23 @@ def _deleted(ensemble: ExportedEnsemble) -> ArtifactError:
 
 def versions(path: Path) -> list[ExportedEnsemble]:
     """Return the versions of the ensemble in a model repository, oldest first, skipping damaged ones."""
-    return [opened for opened in _opened(path).values() if isinstance(opened, ExportedEnsemble)]
+    return open_versions(path)[0]
 
 
-def damaged_versions(path: Path) -> dict[int, str]:
-    """Return the versions that `versions` skips, each with the reason. The active version may be missing entirely."""
-    return {number: str(opened) for number, opened in _opened(path).items() if isinstance(opened, ArtifactError)}
+def open_versions(path: Path) -> tuple[list[ExportedEnsemble], dict[int, str]]:
+    """Return the undamaged versions, oldest first, and the number of each damaged version with the reason.
 
-
-def _opened(path: Path) -> dict[int, ExportedEnsemble | ArtifactError]:
+    The active version counts as damaged if it is missing.
+    """
     name = _name_in(path)
-    found: dict[int, ExportedEnsemble | ArtifactError] = {}
     active = _active_or_none(path, name)
+    undamaged, damaged = list[ExportedEnsemble](), dict[int, str]()
     for number in sorted({*_numbers(path / name), *(() if active is None else (active,))}):
         try:
-            found[number] = ExportedEnsemble.load(path, None if number == active else number)
+            undamaged.append(ExportedEnsemble.load(path, None if number == active else number))
         except ArtifactError as error:
-            found[number] = error
-    return found
+            damaged[number] = str(error)
+    return undamaged, damaged
 
 
 def version_numbers(path: Path) -> list[int]:
@@ -509,7 +508,7 @@ def _numbers(ensemble: Path) -> list[int]:
 
 
 def _highest_number(ensemble: Path) -> int:
-    """Return the highest number of a version, including those without a manifest, or 0 if there is none."""
+    """Return the highest version number in use, counting directories without a manifest, or 0 if there are none."""
     return max((int(entry.name) for entry in ensemble.glob("*") if entry.name.isdecimal()), default=0)
 
 

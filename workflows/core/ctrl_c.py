@@ -11,7 +11,7 @@ _text: ContextVar[str] = ContextVar("_text", default=STOPPING)
 
 @contextmanager
 def ctrl_c_prints(text: str) -> Iterator[None]:
-    """Set the text for a block whose KeyboardInterrupt a caller handles, so that the command continues."""
+    """Set what Ctrl-C prints during the block, for code that catches KeyboardInterrupt and continues."""
     before = _text.set(text)
     try:
         yield

@@ -39,14 +39,14 @@ def did_you_mean(wrong: Iterable[str], right: Iterable[str]) -> str:
     name is similar.
     """
     known = {_letters(name): name for name in right}
-    closest = ((name, _closest(_letters(name), known)) for name in wrong)
+    closest = ((name, closest_name(_letters(name), known)) for name in wrong)
     meant = [f"{known[found]!r} by {name!r}" for name, found in closest if found]
     return f" Did you mean {', '.join(meant)}?" if meant else ""
 
 
-def _closest(word: str, known: Collection[str]) -> str | None:
-    """Return the most similar word, or the only one that begins with `word`."""
-    if similar := get_close_matches(word, known, n=1, cutoff=_MIN_SIMILARITY):
+def closest_name(word: str, known: Collection[str], *, min_similarity: float = _MIN_SIMILARITY) -> str | None:
+    """Return the known name most similar to `word`, or else the only one that starts with it; None if there is none."""
+    if similar := get_close_matches(word, known, n=1, cutoff=min_similarity):
         return similar[0]
     longer = [name for name in known if len(word) >= _MIN_BEGINNING and name.startswith(word)]
     return longer[0] if len(longer) == 1 else None

@@ -59,7 +59,9 @@ class LightGBMForest:
 
 
 def read_forest(text: str, source: str, dtype: str = "float32") -> LightGBMForest:
-    """Parse a forest in LightGBM's text format. Rows of `dtype`, `float32` or `float64`, take LightGBM's branches.
+    """Parse a forest in LightGBM's text format.
+
+    Thresholds are rounded so that rows of `dtype`, float32 or float64, take the same branches as in LightGBM.
 
     Raises:
         ArtifactError: the text is damaged, or a split is not at a threshold.
@@ -192,7 +194,10 @@ def _place(child: int, num_leaves: int) -> int:
 
 
 def _threshold(value: float, dtype: type[np.floating[Any]]) -> float:
-    """Return the largest `dtype` LightGBM sends left at threshold `value`. Numbers within `_ZERO` of 0 count as 0."""
+    """Return the largest number of type `dtype` that LightGBM sends to the left child at a threshold of `value`.
+
+    LightGBM treats numbers within `_ZERO` of zero as zero.
+    """
     if abs(value) <= _ZERO:
         return _ZERO if value >= 0 else float(np.nextafter(dtype(-_ZERO), dtype(-math.inf)))
     with np.errstate(over="ignore"):  # a number above all float32 becomes infinity

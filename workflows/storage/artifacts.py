@@ -238,9 +238,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Yield the path for writing a file that a user asked for, which is replaced completely or not at all.
+    """Yield the path to which to write a file that a user named. The file is replaced completely or not at all.
 
-    A symbolic link stays one: what it points to is replaced. A device or a pipe is written as it is.
+    If the path is a symbolic link, its target is replaced. A device or a pipe is written directly.
     """
     if path.exists() and not path.is_file():
         yield path

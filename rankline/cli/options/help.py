@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -12,8 +11,10 @@ from typer.core import TyperCommand, TyperGroup
 
 from rankline.terminal.console import CONSOLE, show
 from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.formatting import closest_name
 
 ALL = "--help-all"
+_MIN_SIMILARITY = 0.6  # lower than for other names, since commands are short: it accepts "rnu"
 _COMMON = {
     *("--data-dir", "--download", "--rows", "--split", "--valid-share", "--model", "--epochs", "--batch-size"),
     *("--learning-rate", "--early-stopping-patience", "--seed", "--time-limit-s", "--device", "--resume", "--workers"),
@@ -53,8 +54,8 @@ class HelpGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
-            closest = get_close_matches(args[0].lower(), self.list_commands(ctx), n=1)
-            meant = f" Did you mean {closest[0]!r}?" if closest else ""
+            closest = closest_name(args[0].lower(), self.list_commands(ctx), min_similarity=_MIN_SIMILARITY)
+            meant = f" Did you mean {closest!r}?" if closest else ""
             raise ConfigError(f"unknown command {args[0]!r}.{meant} List the commands with: rankline --help")
         return super().resolve_command(ctx, args)
 

@@ -94,7 +94,7 @@ def chosen(
 
 
 def _stopped(scored: Collection[str]) -> str:
-    """Return what Ctrl-C does after these learners were compared."""
+    """Return the text to print if Ctrl-C is pressed after these learners were compared."""
     if not scored:
         return STOPPING
     *others, last = scored

@@ -370,8 +370,15 @@ def _text(column: Column) -> Guess:
 
 
 def _fault_of_numbers(odd: pa.Array, counts: NDArray[np.int64], num_rows: int) -> str | None:
-    """Return what is wrong with numbers written with thousands separators, decimal commas or currency or percent signs.
-    `odd` contains the distinct texts that cannot be read as numbers. None if many of them are something else.
+    """Return advice for numbers with thousands separators, decimal commas, or currency or percent signs.
+
+    Args:
+        odd: the distinct texts of a column that cannot be read as numbers.
+        counts: the number of rows with each of them.
+        num_rows: number of rows with a text.
+
+    Returns:
+        None if there are no such numbers, or if too many texts are something else.
     """
     is_formatted = pc.match_substring_regex(odd, _FORMATTED).to_numpy(zero_copy_only=False)
     is_null = pc.is_in(pc.utf8_lower(odd), value_set=pa.array(NULL_WORDS, odd.type)).to_numpy(zero_copy_only=False)

@@ -74,6 +74,13 @@ class Scanned:
     extents: tuple[Extent, ...]
 
 
+def problem_of_file(path: Path) -> str:
+    """Return why a path is not a file, such as "does not exist", or an empty string if it is one."""
+    if path.is_file():
+        return ""
+    return "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
+
+
 def find_files(config: FilesConfig, directory: Path) -> tuple[Path, ...]:
     """Return the distinct files named by a config, sorted within each pattern or directory.
 

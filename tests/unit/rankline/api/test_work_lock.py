@@ -78,10 +78,12 @@ def test_each_writing_command_is_refused_while_another_works(tmp_path: Path, mon
 
 def test_command_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     with other_command(tmp_path) as process:
+        with pytest.raises(ArtifactError, match="another rankline command"), working_in(tmp_path):
+            pass
         process.kill()
         process.wait()
         with working_in(tmp_path):
-            pass
+            assert tmp_path.is_dir()
 
 
 def test_stages_of_one_run_do_not_refuse_each_other_but_threads_do(tmp_path: Path) -> None:

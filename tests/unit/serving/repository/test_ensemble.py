@@ -18,7 +18,7 @@ from rankline.serving.repository.ensemble import (
     active_version,
     add_version,
     before,
-    damaged_versions,
+    open_versions,
     publish_version,
     refuse_other_project,
     versions,
@@ -357,7 +357,7 @@ def test_damaged_active_version_is_rolled_back_and_replaced(tmp_path: Path, plac
         export(path, content=content)
     remove(path / place)
     assert [version.version for version in versions(path)] == [1, 2]
-    assert list(damaged_versions(path)) == [3]
+    assert list(open_versions(path)[1]) == [3]
     assert before(path).version == 2
     with pytest.raises(ArtifactError, match=r"(Roll back, or e|E)xport again\."):
         ExportedEnsemble.load(path)
