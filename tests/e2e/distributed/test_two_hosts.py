@@ -276,7 +276,7 @@ def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Wor
     )
     assert training.poll() is None, training.communicate()
     hosts.cut()
-    _, message = training.communicate()
+    *progress, message = training.communicate()[1].splitlines()
     assert training.returncode == 1
-    assert len(message.splitlines()) == 1
+    assert all(line.startswith("train ") for line in progress)  # a slow machine shows some
     assert "another worker exited or stopped responding" in message
