@@ -258,7 +258,7 @@ def _check_missing(model: ForeignModel, columns: Mapping[str, pa.ChunkedArray], 
     for name, column in columns.items():
         entry = integers.get(renames.get(name, name))
         if entry and column.null_count and not holds_lists(column.type):
-            row = pc.index(column.is_null(), True).as_py()
+            row = pc.index(column.is_null(), True).as_py() + 1
             raise DataError(
                 f"column {name!r} has no value in row {row} of the sample, but the model takes {entry}, and integers "
                 "cannot be missing. Drop the rows without a value, or fill them."

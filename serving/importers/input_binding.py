@@ -274,7 +274,7 @@ def check_sample(feeds: Sequence[InputBinding], frame: pd.DataFrame) -> None:
             is_missing = frame[name].isna().to_numpy()
             if feed.is_of_list and is_missing.any():  # NVTabular reports missing integers
                 raise DataError(
-                    f"column {name!r} has a missing list in row {is_missing.argmax()} of the sample, which cannot "
+                    f"column {name!r} has a missing list in row {is_missing.argmax() + 1} of the sample, which cannot "
                     "be passed to the model. Drop the rows with missing lists, or fill the column in the "
                     "workflow with NullToEmptyList."
                 )

@@ -79,7 +79,7 @@ class ScoreCheck:
             for i in wrong:
                 error = np.inf if np.isnan(errors[i]) else float(errors[i])
                 if error > worst_error:
-                    row = answer.rows[i * len(answer.rows) // scores.size]
+                    row = answer.rows[i * len(answer.rows) // scores.size] + 1
                     worst_error = error
                     worst = f"row {row} got {scores[i]:.6g}, expected {expected[i]:.6g}"
         if num_wrong:

@@ -376,7 +376,7 @@ def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
     for part in (column, elements):
         if part.valid is not None and not part.valid.all():
             raise RequestError(
-                f"column {name!r} has missing values, first in row {int(np.argmin(part.valid))}, and the workflow does "
+                f"column {name!r} has missing values, first in row {int(np.argmin(part.valid)) + 1}, and the workflow does "
                 "not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow."
             )
     values: NDArray[Any] = elements.values

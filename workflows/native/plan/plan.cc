@@ -62,7 +62,7 @@ void RefuseMissing(const std::string& name, const uint8_t* valid, int64_t size) 
   if (MaskOf(valid, size) == nullptr) return;
   const auto* gap = static_cast<const uint8_t*>(std::memchr(valid, 0, static_cast<size_t>(size)));
   throw RequestError(
-      "column " + Quoted(name) + " has missing values, first in row " + std::to_string(gap - valid) +
+      "column " + Quoted(name) + " has missing values, first in row " + std::to_string(gap - valid + 1) +
       ", and the workflow does not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow.");
 }
 
@@ -414,7 +414,7 @@ class Plan::Impl {
       if (length[i] < kMissingList || length[i] > values.width) {
         throw RequestError("lengths of " + Quoted(input.name) + " do not match its shape [" + std::to_string(rows) +
                            ", " + std::to_string(values.width) + "]: " + std::to_string(length[i]) + " in row " +
-                           std::to_string(i) + ".");
+                           std::to_string(i + 1) + ".");
       }
       valid[i] = length[i] != kMissingList;
       offsets[i + 1] = offsets[i] + std::max(length[i], 0);

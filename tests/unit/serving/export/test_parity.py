@@ -383,7 +383,7 @@ def test_score_that_depends_on_padding_to_the_longest_list_of_the_batch_is_refus
 def test_missing_value_that_would_reach_the_model_is_refused(tmp_path: Path) -> None:
     workflow = fitted(lambda: ["day"] >> ops.AddTags(["x"]), MIXED, tmp_path)
     with pytest.raises(
-        ParityError, match="column 'day' has missing values, first in row 1.*FillMissing.*Nothing was exported"
+        ParityError, match="column 'day' has missing values, first in row 2.*FillMissing.*Nothing was exported"
     ):
         check_parity(
             workflow, compile_workflow(workflow), Rows(Path()), pa.table({"day": pa.array([1, None], pa.int64())})

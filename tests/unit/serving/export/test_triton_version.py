@@ -170,7 +170,7 @@ def test_column_left_out_is_missing_in_every_row() -> None:
 
 def test_float_left_out_is_nan_and_list_is_missing() -> None:
     call = tensor_call(plan_of())
-    with pytest.raises(RequestError, match="'tags' has missing values, first in row 0"):
+    with pytest.raises(RequestError, match="'tags' has missing values, first in row 1"):
         call({"price": np.ones((1, 1), np.float32)})
     lists = {"tags__values": np.array([[3]]), "tags__nnzs": np.ones((1, 1), np.int32)}
     assert np.isnan(call(lists)["price"]).all()

@@ -128,7 +128,7 @@ def test_raw_lists_may_begin_with_an_empty_one(export: Callable[..., ExportedEns
     with pytest.raises(DataError, match="'tags' of the sample has only empty lists"):
         export(path, sample([], []), workflow=None)
     with pytest.raises(
-        DataError, match="'tags' has a missing list in row 1 of the sample, which cannot be passed to the model"
+        DataError, match="'tags' has a missing list in row 2 of the sample, which cannot be passed to the model"
     ):
         export(path, sample([1], None), workflow=None)
     ensemble = export(path, sample([], [1, 2], [3]), workflow=None)
@@ -383,7 +383,7 @@ def test_missing_integer_that_the_model_takes_as_an_integer_is_refused(
 ) -> None:
     path = onnx_of("g (int64[N, 1] user) => (float[N, 1] out) { out = Cast <to = 1> (user) }", tmp_path / "m.onnx")
     for renames, name in (({}, "user"), ({"member": "user"}, "member")):
-        with pytest.raises(DataError, match=rf"'{name}' has no value in row 1 of the sample, but .*'user' \(int64"):
+        with pytest.raises(DataError, match=rf"'{name}' has no value in row 2 of the sample, but .*'user' \(int64"):
             export(path, pa.table({name: [7, None]}), workflow=None, renames=renames)
 
 

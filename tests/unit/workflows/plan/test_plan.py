@@ -183,13 +183,13 @@ def test_none_is_a_missing_string_and_a_masked_list_is_as_good_as_not_sent() -> 
     assert plain(only_seen.run(REQUEST, {"seen": np.array([False, True, True])}))["seen"] == [[], [5], []]
     unsent = REQUEST | {"seen": Padded(REQUEST["seen"].values, np.array([MISSING_LIST, 1, 0], dtype=np.int32))}
     assert plain(only_seen.run(unsent))["seen"] == [[], [5], []]
-    with pytest.raises(RequestError, match="column 'history' has missing values, first in row 0.*NullToEmptyList"):
+    with pytest.raises(RequestError, match="column 'history' has missing values, first in row 1.*NullToEmptyList"):
         plan.run(unsent)
 
 
 @pytest.mark.parametrize("name", ["age", "seen"])
 def test_missing_value_that_is_not_filled_is_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=r"column '(age|history)' has missing values, first in row 2.*FillMissing"):
+    with pytest.raises(RequestError, match=r"column '(age|history)' has missing values, first in row 3.*FillMissing"):
         small_plan().run(REQUEST, {name: np.array([True, True, False])})
 
 

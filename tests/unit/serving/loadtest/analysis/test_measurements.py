@@ -137,12 +137,12 @@ def test_score_check_refuses_answers_of_another_request_or_version() -> None:
     [
         (
             (0.3, 0.2),
-            r"1 of 2 scores .*are wrong\. The largest error is 0\.1 \(row 0 got 0\.2, expected 0\.1\), but the "
+            r"1 of 2 scores .*are wrong\. The largest error is 0\.1 \(row 1 got 0\.2, expected 0\.1\), but the "
             r"tolerance is 0\.001",
         ),
-        ((0.35, 0.2), r"2 of 2 scores .*are wrong\. The largest error is 0\.1 \(row 0 got 0\.2, expected 0\.1"),
-        ((0.5, 0.2), r"2 of 2 scores .*are wrong\. The largest error is 0\.2 \(row 2 got 0\.5, expected 0\.3"),
-        ((0.9, float("nan")), r"2 of 2 scores .*The largest error is inf \(row 0 got nan, expected 0\.1"),
+        ((0.35, 0.2), r"2 of 2 scores .*are wrong\. The largest error is 0\.1 \(row 1 got 0\.2, expected 0\.1"),
+        ((0.5, 0.2), r"2 of 2 scores .*are wrong\. The largest error is 0\.2 \(row 3 got 0\.5, expected 0\.3"),
+        ((0.9, float("nan")), r"2 of 2 scores .*The largest error is inf \(row 1 got nan, expected 0\.1"),
         ((0.3,), "has 1 scores, expected 2"),
     ],
 )
