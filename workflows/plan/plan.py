@@ -376,8 +376,8 @@ def _finished(name: str, column: AnyColumn) -> NDArray[Any] | Padded:
     for part in (column, elements):
         if part.valid is not None and not part.valid.all():
             raise RequestError(
-                f"column {name!r} has missing values, first in row {int(np.argmin(part.valid)) + 1}, and the workflow does "
-                "not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow."
+                f"column {name!r} has missing values, first in row {int(np.argmin(part.valid)) + 1}, and the workflow "
+                "does not fill them. Send a value, or add FillMissing or NullToEmptyList to the workflow."
             )
     values: NDArray[Any] = elements.values
     return padded_of(column) if isinstance(column, Lists) else values

@@ -225,7 +225,7 @@ def test_wrong_score_fails_the_run(target: Target) -> None:
     expected[::50] += 1e-3
     with (
         Client(target.server.endpoints.grpc, "identity") as client,
-        pytest.raises(ServingError, match=r"under load are wrong\. The largest error is 0\.001 \(row (\d*[05])?0 got "),
+        pytest.raises(ServingError, match=r"under load are wrong\. The largest error is 0\.001 \(row (\d*[05])?1 got "),
     ):
         measure(client, ROWS, (64,), config=LoadConfig(**QUICK), expected=expected)
 
