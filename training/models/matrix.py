@@ -81,11 +81,6 @@ class FeatureMatrix:
             if block.feature.cardinality is not None and not block.feature.is_list
         }
 
-    def column_of(self, name: str | None) -> int | None:
-        """Return the first matrix column of a feature, or None if there is no such feature."""
-        found = (begin for begin, block in zip(self._begins, self._blocks, strict=True) if block.feature.name == name)
-        return next(found, None)
-
     def of(self, inputs: Mapping[str, Any]) -> Matrix:
         return np.concatenate([block.columns(inputs[block.feature.name]) for block in self._blocks], axis=1)
 

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rankline.training.config.train import TrainConfig
 from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.evaluation import evaluate_heads, objective_of
@@ -303,14 +305,26 @@ def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
     one on all of them for as many epochs, so validation metrics stay unbiased (Hastie et al. 2009, "The Elements of
     Statistical Learning", section 7.2).
 
-    If the data was split by time, the holdout consists of the latest training rows, just as the validation rows are the
-    latest of all rows. Otherwise it is the end of each row group, so the order of rows across files does not matter.
+    The holdout is chosen like the validation rows: the latest training rows if the data was split by time, whole groups
+    if it was split by group. Otherwise it is the end of each row group, so the order of rows across files does not
+    matter.
     """
-    by_time = data.split == "time"
-    source = spec.source("train")
-    cuts = {"train": (0.0, 1 - SHARE), INNER: (1 - SHARE, 1.0)}
-    parts = {split: Part(begin=begin, end=end, of_each_group=not by_time) for split, (begin, end) in cuts.items()}
+    source, cut = spec.source("train"), 1 - SHARE
+    if (first_rows := data.first_rows_of_groups()) is not None:
+        cut = _nearest(first_rows[1:], cut * source.num_rows) / source.num_rows
+    cuts = {"train": (0.0, cut), INNER: (cut, 1.0)}
+    is_random = data.split == "random"
+    parts = {split: Part(begin=begin, end=end, of_each_group=is_random) for split, (begin, end) in cuts.items()}
     return replace(spec, sources={split: replace(source, part=part) for split, part in parts.items()})
+
+
+def _nearest(first_rows: Array, row: float) -> int:
+    if not len(first_rows):
+        raise DataError(
+            "the training rows are one group, so no group can be held out to choose the best epoch. Set "
+            "early_stopping_patience to 0, or split at random."
+        )
+    return int(first_rows[np.abs(first_rows - row).argmin()])
 
 
 def evaluate(

@@ -360,7 +360,7 @@ class _Fitting:
             world=job.world,
             laid_out_for=job.worker_batch_size,
         )
-        trainer.split = job.data.split
+        trainer.data = job.data
         if any((counts := _num_parameters(trainer)).values()):  # otherwise they are known after the fit
             _log_counts(self._log, counts)
         first = Checkpoint(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rankline.training.data.loader.stream import StreamOptions
+    from rankline.workflows.preprocess.prepared_data import PreparedData
 _SHOWN = 3
 
 
@@ -52,8 +53,8 @@ class Trainer(ABC):
 
     say: Callable[[str, float], None] = staticmethod(lambda _, __: None)
     """Shows what a step that takes long is doing, and which share of the epoch is done. Set by the training loop."""
-    split: str = "random"
-    """How training and validation rows were split. Set before the first step."""
+    data: "PreparedData"
+    """The data to learn from. Set before the first step."""
 
     @abstractmethod
     def __init__(

@@ -203,7 +203,8 @@ class PortfolioTrainer(InMemoryTrainer):
         InMemoryTrainer.check(spec, config, num_workers=num_workers)
 
     def _begin(self, rows: Array, labels: Array) -> None:
-        self.model.begin(rows, labels, self._config.seed, self.split)
+        in_order, first_rows = self.data.split == "time", self.data.first_rows_of_groups()
+        self.model.begin(rows, labels, self._config.seed, in_order=in_order, first_rows=first_rows)
 
     def num_parameters(self) -> tuple[int, int]:
         return 0, self.model.num_parameters

@@ -78,7 +78,7 @@ class RowsConfig:
     Attributes:
         split: "random" permutes the rows with `split_seed`; "time" validates on the latest rows; "group" keeps the rows
             of a group together and selects groups by hash.
-        valid_share: share of the rows to validate on, in (0, 1).
+        valid_share: share of the rows to validate on, in (0, 1); with few or large groups, the actual share may differ.
         split_seed: seed of the random split.
     """
 

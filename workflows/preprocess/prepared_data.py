@@ -7,6 +7,7 @@ A prepared-data artifact contains
     feature_spec.yaml                  the data contract
     heldout/                           raw inputs and encoded labels of the validation rows, in the order of valid/
     catalog.parquet                    one row per item, for display; only if rows have item ids
+    groups.parquet                     number of each group's first training row; only if rows are split by group
     histories.parquet                  raw user ids, each with all items of the user, in order for sequential data
     metadata.json                      cardinalities in the format of NVIDIA's SIM; only if rows have histories
 """
@@ -16,8 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pyarrow.dataset import dataset as open_files
 
 from rankline.workflows.core.errors import ArtifactError
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     from rankline.workflows.preprocess.dataset import Dataset
 
 KIND = "prepared-data"
-CATALOG, HELDOUT, HISTORIES = "catalog.parquet", "heldout", "histories.parquet"
+CATALOG, GROUPS, HELDOUT, HISTORIES = "catalog.parquet", "groups.parquet", "heldout", "histories.parquet"
+FIRST_ROW = "first_row"
 CARDINALITIES = "metadata.json"
 
 
@@ -115,6 +119,18 @@ class PreparedData:
         from rankline.workflows.nvt.io.workflow import load_workflow
 
         return load_workflow(self.path / "workflow")
+
+    def first_rows_of_groups(self) -> NDArray[np.int64] | None:
+        """Return the number of each group's first training row, or None if the rows are not split by group."""
+        if self.split != "group":
+            return None
+        if GROUPS not in self.manifest.files:
+            raise ArtifactError(
+                f"{self.path} was split by group by an earlier version, which did not keep the training rows of a "
+                f"group together. To prepare the data again, {remedy(KIND, self.path)}."
+            )
+        first_rows: NDArray[np.int64] = _read_table(self.path / GROUPS)[FIRST_ROW].to_numpy()
+        return first_rows
 
     def heldout(self) -> pa.Table:
         return _read_table(self.path / HELDOUT)

@@ -1,10 +1,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.nvt.keys import hash_strings
@@ -12,6 +12,10 @@ from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.raw import StreamedRows
 
 Rows = npt.NDArray[np.int64]
+Keys = npt.NDArray[Any]
+"""Times (float64), or hashes of groups (uint64)."""
+
+NO_GROUP = np.uint64(0)
 _MAX_TIMES = 1 << 22
 
 
@@ -24,18 +28,24 @@ class ByColumn:
     share: float = 0.0  # share of groups to validate on
     seed: int = 0  # seed that selects these groups
 
-    def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return a mask of the validation rows. Rows without a time count as the oldest."""
-        values = rows[self.column].combine_chunks()
+    def keys(self, rows: pa.Table | pa.RecordBatch) -> Keys:
+        """Return times, or hashes of groups. A missing time is -inf, a missing group `NO_GROUP`."""
+        values = rows[self.column]
         if self.begin is not None:
-            latest = pc.greater_equal(values.cast(pa.float64(), safe=False), self.begin)
-            valid: npt.NDArray[np.bool_] = latest.fill_null(False).to_numpy(zero_copy_only=False)
-            return valid
-        distinct = values.dictionary_encode()
+            return _times(values)
+        distinct = (values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values).dictionary_encode()
         named = hash_strings(distinct.dictionary.cast(pa.large_string()).cast(pa.large_binary()), self.seed % (1 << 15))
-        chosen = np.append(named < np.uint64(self.share * (2.0**64 - 2**12)), False)  # rows without a group train
-        of_rows: npt.NDArray[np.bool_] = chosen[distinct.indices.fill_null(len(named)).to_numpy()]
+        of_rows: npt.NDArray[np.uint64] = np.append(named, NO_GROUP)[distinct.indices.fill_null(len(named)).to_numpy()]
         return of_rows
+
+    def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return a mask of the validation rows. They exclude rows without a time or group."""
+        keys = self.keys(rows)
+        if self.begin is not None:
+            valid: npt.NDArray[np.bool_] = keys >= self.begin
+        else:
+            valid = (keys < np.uint64(self.share * (2.0**64 - 2**12))) & (keys != NO_GROUP)
+        return valid
 
 
 def split_by_column(
@@ -56,11 +66,16 @@ def split_by_column(
     return ByColumn(column=time, begin=_boundary(rows, time, config.valid_share))
 
 
+def _times(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    times = values.cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy()
+    return np.where(np.isnan(times), -np.inf, times)
+
+
 def _boundary(rows: StreamedRows, time: str, valid_share: float) -> float:
     """Return the start time of the validation rows, estimated from an evenly spaced sample to bound memory."""
     kept, step, offset = np.zeros(0), 1, 0
     for batch in rows.batches():
-        times = batch.column(time).cast(pa.float64(), safe=False).fill_null(-np.inf).to_numpy(zero_copy_only=False)
+        times = _times(batch[time])
         kept = np.append(kept, times[-offset % step :: step])
         offset += len(times)
         while len(kept) > _MAX_TIMES:

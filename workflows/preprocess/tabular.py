@@ -38,9 +38,10 @@ from rankline.workflows.preprocess.partitions import (
     layout_of_split,
     read_partition,
 )
-from rankline.workflows.preprocess.prepared_data import HELDOUT, HISTORIES
+from rankline.workflows.preprocess.prepared_data import FIRST_ROW, GROUPS, HELDOUT, HISTORIES
 from rankline.workflows.preprocess.raw import RawData, Shard, StreamedRows
-from rankline.workflows.preprocess.splits import split_batches, split_by_column, split_rows
+from rankline.workflows.preprocess.sorting import first_rows_of_groups, sorted_split
+from rankline.workflows.preprocess.splits import ByColumn, split_batches, split_by_column, split_rows
 from rankline.workflows.schema.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, FeatureSpec, Source, SpecMetadata
 from rankline.workflows.schema.label_stats import Labels, expected_labels, merge_stats
 from rankline.workflows.schema.targets import Head, usual_heads
@@ -67,7 +68,15 @@ class TabularPreprocessor:
     def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
-        self._splits = _write_raw(self._raw, self._config, self._dataset, texts, job)
+        by = split_by_column(
+            self._raw.rows, self._config, self._dataset.time, self._dataset.group or self._dataset.group_by
+        )
+        train, valid = _write_raw(self._raw, self._config, self._dataset, texts, job, by)
+        if by is not None:  # otherwise rows are drawn at random, or in the order of time already
+            train = sorted_split(train, by, job.scratch, partition_rows=job.partition_rows, dictionaries=texts)
+            if by.begin is None:
+                pq.write_table(pa.table({FIRST_ROW: first_rows_of_groups(train, by)}), job.directory / GROUPS)
+        self._splits = train, valid
         if left_out := len(self._raw.rows) - sum(self.num_rows.values()):
             self.dropped = {"no label": left_out}
         return self._splits[0]
@@ -113,9 +122,13 @@ class TabularPreprocessor:
 
 
 def _write_raw(
-    raw: RawData, config: RowsConfig, dataset: Dataset, dictionaries: list[str], job: PrepareContext
+    raw: RawData,
+    config: RowsConfig,
+    dataset: Dataset,
+    dictionaries: list[str],
+    job: PrepareContext,
+    by: ByColumn | None,
 ) -> tuple[RawSplit, ...]:
-    by = split_by_column(raw.rows, config, dataset.time, dataset.group or dataset.group_by)
     report = partial(job.report, "read")
     write = partial(_write_batches, dictionaries=dictionaries, partition_rows=job.partition_rows)
     written: list[_Written]

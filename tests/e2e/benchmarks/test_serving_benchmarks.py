@@ -132,7 +132,8 @@ def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("recipe", ["criteo-dlrm", "amazon-sim"])
 def test_peers_score_other_recipes_as_the_server_does(recipe: str) -> None:
     """The benchmark itself compares the scores of all sides."""
-    report = alternatives.run(1, recipe=recipe, num_rows=1_000, turn_s=0.3, workers=1, peers=["asgi"])
+    loads = alternatives.LOADS[:1]
+    report = alternatives.run(1, recipe=recipe, num_rows=1_000, turn_s=0.3, workers=1, loads=loads, peers=["asgi"])
     check_report(
         report,
         sides=["rankline", "asgi", "in process", "in process, all cores"],

@@ -9,7 +9,7 @@ from rankline.training.models.auto import CATBOOST, LIGHTGBM, LINEAR, REALMLP, P
 from rankline.training.models.auto.learner import Deadline, Fitted, Learner
 from rankline.training.models.auto.linear import Linear
 from rankline.training.models.auto.realmlp import RealMLP
-from rankline.training.models.auto.rows import Rows
+from rankline.training.models.auto.rows import Ints, Rows
 from rankline.training.models.auto.selection import Choice, chosen
 from rankline.training.models.auto.trees import CatBoost, LightGBM
 from rankline.training.models.config import StepConfig
@@ -29,22 +29,27 @@ class Portfolio:
         self.heads, self._model = spec.heads, model
         self._features = FeatureMatrix(spec, model.list_ids)
         self.matrix, self.width, self.row_dtype = self._features.of, self._features.width, np.float32
-        self._group_column = self._features.column_of(spec.metadata.group_by)
         self.say: Callable[[str, float], None] = lambda _, __: None
         self.choice: Choice | None = None
         self._fitted: Sequence[tuple[float, Fitted]] = ()
 
-    def begin(self, rows: Matrix, labels: Any, seed: int, split: str = "random") -> None:
-        """Take the rows to learn. Folds follow the split: by groups, if the rows have any, or in the order of time."""
-        by_group = split == "group" and self._group_column is not None
-        groups = rows[:, self._group_column].astype(np.int64) if by_group else None
+    def begin(
+        self, rows: Matrix, labels: Any, seed: int, *, in_order: bool = False, first_rows: Ints | None = None
+    ) -> None:
+        """Take the rows to learn. Folds follow the split.
+
+        Args:
+            in_order: whether the rows are in the order of time and split by time.
+            first_rows: the number of each group's first row, if they are split by group.
+        """
+        groups = None if first_rows is None else np.searchsorted(first_rows, np.arange(len(rows)), side="right")
         self._rows = Rows(
             matrix=rows,
             labels=labels.astype(np.float64),
             head=self.heads[0],
             num_ids=self._features.id_columns,
             groups=groups,
-            in_order=split == "time",
+            in_order=in_order,
             seed=seed,
         )
 

@@ -185,8 +185,8 @@ class TableConfig:
         columns: columns by their names in the files; other columns are not read.
         labels: labels by the names of their columns.
         time: column that orders the rows, for a split by time.
-        group: column whose values define groups of rows: GAUC averages over them, and a split by group keeps them
-            together.
+        group: column whose values define groups of rows: a split by group keeps them together, and GAUC averages over
+            them if the column is a feature.
     """
 
     data: FilesConfig

@@ -17,9 +17,9 @@ from rankline.training.run.loop import INNER, SHARE, inner_spec
 from rankline.training.run.train import train
 from rankline.training.tracking import TrackingConfig
 from rankline.training.trainers.torch import TorchTrainer
-from rankline.workflows.core.errors import ConfigError, DataError
-from rankline.workflows.preprocess.prepared_data import PreparedData
-from rankline.workflows.schema.feature_spec import TFRECORD
+from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError
+from rankline.workflows.preprocess.prepared_data import FIRST_ROW, GROUPS, PreparedData
+from rankline.workflows.schema.feature_spec import TFRECORD, Part
 from rankline.workflows.schema.model_artifact import TrainedModel
 from rankline.workflows.storage.artifacts import MANIFEST
 from tests.factories.training.training_runs import Cut, CutError, assert_same_weights, history
@@ -129,6 +129,27 @@ def test_parts_are_all_rows_once_and_the_latest_where_time_splits(prepared: Path
         both = np.concatenate([ages["train"], ages[INNER]])
         assert sorted(both.tolist()) == sorted(rows["age"].to_pylist())
     assert both.tolist() == rows["age"].to_pylist()  # of the second
+
+
+def test_holdout_of_rows_split_by_group_is_whole_groups(prepared: Path, tmp_path: Path) -> None:
+    data = PreparedData.load(prepared)
+    num_rows = data.spec.source("train").num_rows
+
+    def cut(first_rows: list[int]) -> int:
+        pq.write_table(pa.table({FIRST_ROW: first_rows}), tmp_path / GROUPS)
+        manifest = replace(data.manifest, details={"config": {"split": "group"}}, files={GROUPS: ""})
+        spec = inner_spec(data.spec, replace(data, path=tmp_path, manifest=manifest))
+        learned, held = (spec.source(split).part for split in ("train", INNER))
+        assert learned == Part(begin=0.0, end=held.begin, of_each_group=False)
+        assert held == Part(begin=learned.end, end=1.0, of_each_group=False)
+        return round(held.begin * num_rows)
+
+    assert cut([0, 7, num_rows // 2, round(num_rows * 0.75), num_rows - 1]) == round(num_rows * 0.75)
+    with pytest.raises(DataError, match="the training rows are one group, so no group can be held out"):
+        cut([0])
+    lacking = replace(data, manifest=replace(data.manifest, details={"config": {"split": "group"}}))
+    with pytest.raises(ArtifactError, match="split by group by an earlier version.*To prepare the data again"):
+        inner_spec(data.spec, lacking)
 
 
 def test_holdout_without_both_labels_is_refused(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:

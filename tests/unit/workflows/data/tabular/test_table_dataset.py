@@ -255,6 +255,33 @@ def test_lists_may_be_empty_in_the_first_rows_and_vectors_are_numbers(tmp_path: 
     assert sorted(map(len, made["tags"])) == [0] * begin + [1] * (rows - begin)
 
 
+@pytest.mark.parametrize("split", ["time", "group"])
+def test_training_rows_are_ordered_by_what_splits_them(tmp_path: Path, split: str) -> None:
+    order = np.random.default_rng(0).permutation(400)
+    (tmp_path / "rows.csv").write_text("who,n,at,label\n" + "".join(f"u{n % 40},{n},{n},{n % 3 % 2}\n" for n in order))
+    columns = {
+        "who": ColumnConfig(role="group"),
+        "n": ColumnConfig(type="int", role="numeric", scale="none"),
+        "at": ColumnConfig(type="int", role="ignored"),
+    }
+    data = FilesConfig(files=("rows.csv",))
+    config = TableConfig(data=data, columns=columns, labels={"label": LabelConfig()}, time="at", group="who")
+    dataset = table_dataset("t", config, tmp_path)
+    made = prepare(
+        dataset, dataset.read(tmp_path), tmp_path / "data", PrepareConfig(), RowsConfig(split=split), source="a test",
+        partition_rows=50,
+    )  # fmt: skip
+    rows = pa.concat_tables([pq.read_table(made.path / file) for file in made.spec.source("train").files])
+    numbers = rows["n"].to_numpy().astype(int)
+    firsts = made.first_rows_of_groups()
+    if split == "time":
+        assert firsts is None
+        assert numbers.tolist() == list(range(320))
+    else:
+        assert [len(set(part % 40)) for part in np.split(numbers, firsts)[1:]] == [1] * len(firsts)
+        assert len(firsts) == len(set(numbers % 40))
+
+
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
     lines = "".join(f"{n % 5},{'' if n % 4 == 0 else n % 3 % 2}\n" for n in range(400))
     (tmp_path / "rows.csv").write_text("kind,label\n" + lines)
