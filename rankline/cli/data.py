@@ -35,7 +35,7 @@ def init_command(
     *,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Column to predict; repeat the option for several columns. Inferred by default."),
+        typer.Option(metavar="NAME", help="Column to predict (repeat the option for several); inferred by default."),
     ] = None,
     format_name: FormatName = None,
     output: Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankline.cli.options.arguments import FormatName, RecipeName, Repository, TlsRoot, Url, WorkDir, check_writable
+from rankline.cli.options.arguments import FormatName, Repository, TlsRoot, Url, WorkDir, check_writable
 from rankline.cli.options.completion import recipes
 from rankline.recipes import recipe_named
 from rankline.recipes.workspace import (
@@ -229,7 +229,14 @@ def _blocks(
 
 
 def recommend_command(
-    recipe: RecipeName = "movielens",
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Recipe with users and items, such as movielens, but not a recipe file.",
+            autocompletion=recipes,
+        ),
+    ] = "movielens",
     *,
     user: Annotated[str, typer.Option(help="User to recommend items to; an unseen user gets the most popular items.")],
     top: Annotated[int, typer.Option(min=1, help="Number of items to recommend.")] = 10,

@@ -6,6 +6,7 @@ from pathlib import Path
 from rankline.recipes.overrides import Overrides, text_of
 from rankline.serving.export.config import ExportConfig
 from rankline.training.config.train import TrainConfig
+from rankline.training.models import check_table
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
@@ -39,6 +40,8 @@ class Recipe:
                 f"recipe {self.name!r} uses encoding {type(self.encoding).__name__}, but its dataset "
                 f"{self.dataset.name} requires {self.dataset.encoding.__name__}."
             )
+        if self.file is not None:
+            check_table(self.train.model)
 
     @property
     def called(self) -> str:

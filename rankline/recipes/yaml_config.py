@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from rankline.recipes.overrides import description_of
-from rankline.training.models import MODELS, model_named
+from rankline.training.models import TABLE_MODELS, check_table, model_named
 from rankline.training.models.config import ModelConfig
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.formatting import did_you_mean
@@ -118,8 +118,9 @@ class _Reader:
             name, choices = self._scalar(pairs[0][1], str, f"{place}.name"), node
         try:
             kind = model_named(name)
+            check_table(kind)
         except ConfigError as error:
-            raise self._refusal(node, f"{error}{did_you_mean([name], MODELS)}") from None
+            raise self._refusal(node, f"{error}{did_you_mean([name], TABLE_MODELS)}") from None
         return kind() if choices is None else self._config(choices, kind, place, (), skip=1)
 
     def _one_of(self, node: yaml.Node, kinds: tuple[Any, ...], place: str) -> Any:
@@ -212,7 +213,8 @@ def _schema(hint: Any, definitions: dict[str, Any], without: tuple[str, ...] = (
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [_schema(argument, definitions) for argument in arguments]}
     if hint is ModelConfig:
-        return {"anyOf": [{"enum": sorted(MODELS)}, *(_of_model(model, definitions) for model in MODELS.values())]}
+        models = [_of_model(model, definitions) for model in TABLE_MODELS.values()]
+        return {"anyOf": [{"enum": sorted(TABLE_MODELS)}, *models]}
     if is_dataclass(hint):
         name = hint.__name__  # type: ignore[union-attr]
         if name not in definitions:

@@ -23,7 +23,7 @@ from rankline.workflows.core.validation import is_number
 from rankline.workflows.data.autodetect.profile import as_written
 from rankline.workflows.data.tabular.config import FilesConfig
 from rankline.workflows.data.tabular.csv_text import first_fault, unpacked
-from rankline.workflows.data.tabular.files import READ_ERRORS, problem_of_file
+from rankline.workflows.data.tabular.files import READ_ERRORS, parquet_batches, problem_of_file
 from rankline.workflows.data.tabular.files import format_of as suffix_format
 from rankline.workflows.schema.arrow_types import numbers_as_written
 
@@ -90,13 +90,13 @@ def format_of(path: str | None, format_name: str | None, requests: "Requests | N
         return format_name or _format_of_stdin()
     if Path(path).is_dir():
         raise DataError(f"{path} is a directory, expected a file that contains rows. Pass one file, or - for stdin.")
+    if problem := problem_of_file(Path(path)):
+        raise DataError(f"{path} {problem}. Pass a file that contains rows, or - for stdin.")
     chosen = _SUFFIXES.get(Path(path).suffix.lower(), format_name)
     if chosen is None:
         chosen = suffix_format(Path(path)) if requests is None else requests.format_of(Path(path))
     if chosen is None:
         raise _unknown_format(path)
-    if problem := problem_of_file(Path(path)):
-        raise DataError(f"{path} {problem}. Pass a file that contains rows, or - for stdin.")
     return chosen
 
 
@@ -217,7 +217,7 @@ def _json_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Table
 def _parquet_blocks(path: Path, _: "ModelSchema | None") -> Iterator[tuple[pa.Table, float]]:
     with parquet.ParquetFile(path) as file:
         done, num_rows = 0, file.metadata.num_rows
-        for batch in file.iter_batches(_BLOCK_ROWS):
+        for batch in parquet_batches(file, _BLOCK_ROWS, range(file.num_row_groups)):
             done += batch.num_rows
             yield pa.Table.from_batches([batch]), done / num_rows
         if not num_rows:

@@ -62,10 +62,12 @@ def best_items(
 
 def user_and_item(prepared: PreparedData) -> tuple[str, str]:
     user_column, item_column = prepared.group_by, prepared.item
-    if user_column is None or item_column is None or CATALOG not in prepared.manifest.files:
+    has_catalog = CATALOG in prepared.manifest.files
+    if user_column is None or item_column is None or not has_catalog:
+        found = {"user column": user_column, "item column": item_column, "catalog of items": has_catalog}
         raise ConfigError(
-            f"the inputs of this ensemble are {list(prepared.inputs)}, but `recommend` requires a user, an item and, "
-            "optionally, a history. Use `predict` instead."
+            f"the prepared data has no {' and no '.join(name for name, value in found.items() if not value)}, which "
+            "`recommend` requires and recipe files cannot define. Use `predict` with one row per item instead."
         )
     return user_column, item_column
 

@@ -47,7 +47,10 @@ MODELS: Mapping[str, type[ModelConfig]] = {
         EASEConfig,
     )
 }
-
+TABLE_MODELS: Mapping[str, type[ModelConfig]] = {
+    name: model for name, model in MODELS.items() if not model.takes_histories
+}
+"""The models for data without histories, which includes every recipe file."""
 
 ENTRY_POINTS = "rankline.models"
 
@@ -73,6 +76,15 @@ def model_named(name: str) -> type[ModelConfig]:
             'name: ClassVar[str] = "mine" and network: ClassVar[str] = "my_package.network:build".'
         )
     return found
+
+
+def check_table(model: ModelConfig | type[ModelConfig]) -> None:
+    """Raise `ConfigError` if the model cannot be used in a recipe file."""
+    if model.takes_histories:
+        raise ConfigError(
+            f"model {model.name!r} requires a dataset with histories of items, such as that of amazon-din or one "
+            f"defined in Python, and cannot be used in a recipe file. Choose one of {', '.join(sorted(TABLE_MODELS))}."
+        )
 
 
 def check_rows(spec: FeatureSpec, model: ModelConfig) -> None:

@@ -120,6 +120,11 @@ class Epochs(Generic[T]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._check_seeded()
         self.stream.take_up(state)
+        if state["batch"] not in range(max(1, len(self.stream))):
+            raise ConfigError(
+                f"the saved position has batch {state['batch']}, but an epoch has {len(self.stream)} batches. Pass the "
+                "result of state_dict unchanged."
+            )
         self.start_at((state["epoch"], state["batch"], state.get("epochs_left", self._per_pass)))
 
     def first(self) -> T | None:

@@ -157,13 +157,17 @@ class BatchStream:
             raise ConfigError(f"bucket_by is {bucket_by!r}, expected one of the loaded columns: {self._columns}.")
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._finite = frozenset(finite)
+        known = {*self._columns, *self._rows.schema.names}
+        for option in ("fill_nulls", "cardinalities", "finite"):
+            if unknown := [name for name in getattr(self, f"_{option}") if name not in known]:
+                raise ConfigError(f"{option} has {unknown}, expected some of the loaded columns: {self._columns}.")
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
         self._transform, self._one_at_a_time = transform, threading.Lock()
         self._read_columns = list(transform.columns) if transform else self._columns
-        known = [name for name in self._read_columns if name in self._rows.schema.names]
+        readable = [name for name in self._read_columns if name in self._rows.schema.names]
         self._schedule = Schedule(
             group_rows=tuple(group.num_rows for group in self._rows.row_groups),
-            group_bytes=tuple(self._rows.decoded_bytes(group, known) for group in self._rows.row_groups),
+            group_bytes=tuple(self._rows.decoded_bytes(group, readable) for group in self._rows.row_groups),
             batch_size=batch_size,
             shuffle=shuffle,
             seed=seed,

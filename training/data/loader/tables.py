@@ -69,7 +69,9 @@ class TableRows(Rows):
 
 
 def _common_schema(tables: Sequence[pa.Table], source: str) -> pa.Schema:
-    """Return the schema of all parts. A column that is empty in one part takes its type from the others."""
+    """Return the schema of all parts. A dictionary has the type of its values, and a column that is empty in one part
+    takes its type from the others.
+    """
     found: dict[str, tuple[pa.DataType, int]] = {}
     for number, table in enumerate(tables):
         if odd := sorted(set(table.schema.names) ^ set(tables[0].schema.names)):
@@ -77,12 +79,13 @@ def _common_schema(tables: Sequence[pa.Table], source: str) -> pa.Schema:
                 f"{source}: only one of the partitions 0 and {number} has {odd}. Give all the same columns."
             )
         for field in table.schema:
-            kind, first = found.setdefault(field.name, (field.type, number))
+            own = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            kind, first = found.setdefault(field.name, (own, number))
             if _is_unknown(kind):
-                found[field.name] = (field.type, number)
-            elif field.type != kind and not _is_unknown(field.type):
+                found[field.name] = (own, number)
+            elif own != kind and not _is_unknown(own):
                 raise DataError(
-                    f"{source}: column {field.name!r} is {field.type} in partition {number}, but {kind} in partition "
+                    f"{source}: column {field.name!r} is {own} in partition {number}, but {kind} in partition "
                     f"{first}. Convert the column to one dtype."
                 )
     return pa.schema([(name, kind) for name, (kind, _) in found.items()])
@@ -100,8 +103,6 @@ def table_of_frame(frame: Any, source: str) -> pa.Table:
         DataError: a column has values of several types.
     """
     try:
-        table = pa.Table.from_pandas(frame, preserve_index=False)
-        plain = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in table.schema]
-        return table.cast(pa.schema(plain))  # pandas's categories
+        return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"{source} cannot be read: {' '.join(map(str, error.args))}. Convert the column.") from None

@@ -164,15 +164,15 @@ class _KerasLoader(BatchLoader[Any], keras.utils.PyDataset, tf_keras.utils.Seque
             ConfigError: Keras's workers request batches out of order without `shuffle`, or `load_state_dict` restored a
                 position in the middle of the epoch.
         """
-        if not 0 <= index < self._length:
-            raise IndexError(f"batch index {index} is out of range for {self._length} batches")
         if os.getpid() != self._process:
             raise ConfigError("the loader uses threads and cannot run in another process. Omit use_multiprocessing.")
-        if self._epochs.is_resuming:
+        if self._epochs.is_resuming:  # opens the loader, which may find that a column is missing
             raise ConfigError(
                 "batches cannot be indexed after load_state_dict. Iterate over the loader, or pass "
                 "loader.as_dataset() to fit()."
             )
+        if not 0 <= index < self._length:
+            raise IndexError(f"batch index {index} is out of range for {self._length} batches")
         thread = threading.current_thread()
         with self._turn:
             if isinstance(thread, multiprocessing.dummy.DummyProcess):

@@ -104,6 +104,7 @@ def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """
     if unknown := [name for name in labels if name not in names]:
         shown, hint = ", ".join(names[:20]), did_you_mean(unknown, names)
+        hint = " Repeat --label for several columns." if {*unknown[0].split(",")} <= {*names} else hint
         raise DataError(f"label column {unknown[0]!r} is unknown. Available: {shown}.{hint}")
     by_name = {name.casefold(): name for name in names}
     likely = [by_name[name] for name in _LABELS if name in by_name]
@@ -442,8 +443,8 @@ def _separator(texts: pa.Array, counts: NDArray[np.int64]) -> str | None:
 def _list(column: Column) -> Guess:
     of = column.values.type.value_type
     kind: Type = "string" if is_text(of) else column.elements.type
-    if kind not in ("string", "int", "float"):
-        return _ignored(f"lists of {of}, expected lists of strings or numbers")
+    if kind == "timestamp":  # in JSON a text, otherwise an integer as in requests
+        kind = "string" if column.format == "jsonl" else "int"
     if kind == "float" or pa.types.is_floating(of):
         return _vector(column)
     threshold = 4 if column.num_distinct > MANY_VALUES else None

@@ -165,6 +165,8 @@ class _Builder:
     def add(self, values: pa.Array, rows: pa.Array | None) -> None:
         if pa.types.is_dictionary(values.type):
             values = values.dictionary_decode()
+        elif holds_lists(values.type) and pa.types.is_dictionary(values.type.value_type):
+            values = values.cast(pa.large_list(values.type.value_type.value_type))
         if not _is_usable(values.type):
             self._unusable, values = str(values.type), pa.nulls(len(values))
         if self.is_counted and not holds_lists(values.type):

@@ -217,12 +217,23 @@ def _read_typed(extent: Extent, config: FilesConfig, types: Types) -> Iterator[p
 def _read(extent: Extent, config: FilesConfig, types: Types) -> Iterator[pa.RecordBatch]:
     if config.format == "parquet":
         with pq.ParquetFile(extent.path) as file:
-            yield from file.iter_batches(_BATCH_ROWS, row_groups=list(extent.groups), columns=list(types))
+            yield from parquet_batches(file, _BATCH_ROWS, extent.groups, list(types))
     elif config.format == "jsonl":
         yield from _read_json(extent, types)
     else:
         with _open_csv(extent, config, types) as reader:
             yield from reader
+
+
+def parquet_batches(
+    file: pq.ParquetFile, num_rows: int, groups: Sequence[int], columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of row groups in batches of `num_rows`."""
+    parts = [list(groups)]
+    if any(pa.types.is_nested(field.type) and "dictionary<" in str(field.type) for field in file.schema_arrow):
+        parts = [[group] for group in groups]  # Arrow cannot join the dictionaries of nested columns
+    for part in parts:
+        yield from file.iter_batches(num_rows, row_groups=part, columns=columns)
 
 
 READ_ERRORS = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError)

@@ -32,7 +32,6 @@ from rankline.workflows.data.tabular.files import (
     find_files,
     format_of,
     names_in,
-    problem_of_file,
     read,
     scan,
     with_format,
@@ -214,8 +213,6 @@ class TableRequests:
 
     def format_of(self, path: Path) -> Format:
         """Return the format implied by the file name, or else the format of the training files."""
-        if problem := problem_of_file(path):
-            raise DataError(f"{path} {problem}. Pass a file with rows to score, or - for stdin.")
         return format_of(path) or self.config.data.format or "csv"
 
     def incompatible_changes(self, choices: Mapping[str, Any]) -> list[str]:

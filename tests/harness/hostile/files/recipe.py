@@ -8,18 +8,7 @@ from typing import Any
 
 from rankline.recipes.recipe_file import read_recipe
 from rankline.training.models import check_memory
-from rankline.workflows.schema.feature_spec import (
-    CATEGORICAL,
-    CONTINUOUS,
-    HISTORY,
-    HISTORY_SUFFIX,
-    LABEL,
-    TARGET,
-    TARGET_SUFFIX,
-    USERS,
-    Feature,
-    FeatureSpec,
-)
+from rankline.workflows.schema.feature_spec import CATEGORICAL, CONTINUOUS, LABEL, Feature, FeatureSpec
 from tests.harness.hostile.files import Case, Family
 from tests.harness.hostile.files.artifact import deep, laughs
 from tests.harness.hostile.files.workflow import NO_FILES
@@ -45,9 +34,8 @@ def use(path: Path) -> None:
     """Read a recipe, and train it on twenty columns: up to where memory would be taken."""
     recipe = read_recipe(path)
     assert recipe.prepare is not None
-    model = recipe.train.model
-    spec = histories() if model.takes_histories else rows(recipe.prepare.hash_buckets + 1_000)
-    check_memory(spec, model, copies=recipe.train.copies_of_weights, num_bytes=FREE_BYTES)
+    spec = rows(recipe.prepare.hash_buckets + 1_000)
+    check_memory(spec, recipe.train.model, copies=recipe.train.copies_of_weights, num_bytes=FREE_BYTES)
 
 
 def rows(cardinality: int) -> FeatureSpec:
@@ -55,16 +43,6 @@ def rows(cardinality: int) -> FeatureSpec:
     numbers = [Feature(name="price", dtype="float32"), Feature(name="bought", dtype="float32")]
     channels = {CATEGORICAL: tuple(feature.name for feature in ids), CONTINUOUS: ("price",), LABEL: ("bought",)}
     return FeatureSpec(features=(*ids, *numbers), channels=channels)
-
-
-def histories() -> FeatureSpec:
-    size: dict[str, Any] = {"dtype": "int64", "cardinality": 1_000, "embedding_dim": 16}
-    ids = Feature(name="user", **size), Feature(name="item" + TARGET_SUFFIX, **size)
-    past = Feature(name="item" + HISTORY_SUFFIX, is_list=True, max_length=10, **size)
-    named = {USERS: ids[0], TARGET: ids[1], HISTORY: past, LABEL: Feature(name="bought", dtype="float32")}
-    return FeatureSpec(
-        features=tuple(named.values()), channels={channel: (feature.name,) for channel, feature in named.items()}
-    )
 
 
 def written(text: str, directory: Path) -> Path:
@@ -168,4 +146,4 @@ def cases() -> Iterator[Case]:
         yield Case(name=name, write=partial(written, text), is_refused=name != "1:5 and 101 digits of a rate")
 
 
-FAMILY = Family(open=use, cases=cases, warm_up=histories)
+FAMILY = Family(open=use, cases=cases, warm_up=partial(rows, 10))

@@ -219,6 +219,11 @@ def test_recipe_file_makes_the_recipe_that_python_would(tmp_path: Path) -> None:
     assert (recipe.serving.engine, recipe.serving.max_batch_size) == ("onnx", 128)
 
 
+def test_recipe_file_refuses_an_option_that_chooses_a_model_for_histories(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model 'sim' .* cannot be used in a recipe file\. Choose one of auto, "):
+        read_recipe(written(tmp_path)).with_overrides(Overrides({"model": MODELS["sim"]()}))
+
+
 def test_recipe_file_has_the_defaults_of_python(tmp_path: Path) -> None:
     recipe = read_recipe(written(tmp_path, "name: t\ndata: {files: [a.csv]}\ncolumns: {x: {}}\nlabels: {y: {}}\n"))
     assert recipe.train == recipe_named("movielens").train
@@ -237,6 +242,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 5: unknown key 'frequency_treshold'",
     ),
     "a typo in a value": (_replaced("role: numeric", "role: numerical"), "line 6: columns.price.role is 'numerical'"),
+    "a model for histories": (_replaced("name: dlrm", "name: din"), "line 15: model 'din' requires a dataset"),
     "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: unknown key 'top_mpl' in model"),
     "a text for a number": (_replaced("epochs: 2", "epochs: two"), "line 16: training.epochs is 'two', expected a"),
     "one for a list": (_replaced("[rows.csv, more/*.csv]", "rows.csv"), "line 3: data.files is 'rows.csv', expected"),
@@ -288,7 +294,7 @@ def test_schema_describes_every_choice() -> None:
     assert {"ColumnConfig", "LabelConfig", "FilesConfig", "RowsConfig", "TrainConfig"} <= set(names)
     assert all(choice["description"] for name in names for choice in schema["$defs"][name]["properties"].values())
     models: list[dict[str, Any]] = schema["properties"]["model"]["anyOf"]
-    assert models[0]["enum"] == sorted(MODELS)
+    assert models[0]["enum"] == sorted({*MODELS} - {"din", "dien", "sim"})
     assert "model" not in schema["$defs"]["TrainConfig"]["properties"]
 
 

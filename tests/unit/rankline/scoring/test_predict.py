@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from rankline.cli.main import app
 from rankline.scoring.read_rows import Block, read_blocks
-from rankline.scoring.recommend import best_items, check_context, context_of, typed_user
+from rankline.scoring.recommend import best_items, check_context, context_of, typed_user, user_and_item
 from rankline.scoring.unseen import mostly_unseen, untrained_classes
 from rankline.scoring.write_scores import score_blocks
 from rankline.serving.client import Client, ModelSchema
@@ -255,8 +255,10 @@ def client_of(inputs: Mapping[str, str], optional: tuple[str, ...] = ()) -> tupl
     return Client("none", "shop", transport=scores), scores
 
 
-def prepared_at(path: Path, catalog: pa.Table, histories: pa.Table | None = None) -> PreparedData:
-    metadata = SpecMetadata(inputs=tuple(INPUTS), group_by="user", item="item")
+def prepared_at(
+    path: Path, catalog: pa.Table, histories: pa.Table | None = None, *, item: str | None = "item"
+) -> PreparedData:
+    metadata = SpecMetadata(inputs=tuple(INPUTS), group_by="user", item=item)
     spec = FeatureSpec(
         features=(
             Feature(name="user", dtype="int64", cardinality=9, embedding_dim=2),
@@ -309,6 +311,12 @@ def test_known_items_are_recommended_on_demand_only(tmp_path: Path) -> None:
     said: list[str] = []
     assert offered(9, report=said.append) == [3, 2, 1]
     assert said == ["user 9 is not in the data: these items are for a user without a history."]
+
+
+def test_recommend_names_what_the_data_lacks(tmp_path: Path) -> None:
+    prepared = prepared_at(tmp_path / "prepared", CATALOGUE, item=None)
+    with pytest.raises(ConfigError, match=r"has no item column, which `recommend` requires .* recipe files cannot"):
+        user_and_item(prepared)
 
 
 def test_missing_context_is_asked_for(tmp_path: Path) -> None:

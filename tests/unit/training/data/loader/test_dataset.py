@@ -109,9 +109,9 @@ def test_column_that_is_empty_in_one_partition_takes_its_type_from_the_others() 
     assert rows.schema.field("tags").type == pa.list_(pa.int64())
 
 
-def test_categories_of_pandas_are_read_as_their_values() -> None:
+def test_categories_of_pandas_and_arrow_are_read_as_their_values() -> None:
     frame = pd.DataFrame({"row": pd.Series([5, 7, 5]).astype("category")})
-    assert rows_of(frame) == [5, 7, 5]
+    assert rows_of(frame) == rows_of(pa.Table.from_pandas(frame)) == [5, 7, 5]
 
 
 def test_lists_of_a_dataset_that_is_created_before_nvtabular_is_configured() -> None:

@@ -181,6 +181,12 @@ def test_workers_of_keras_that_skip_a_batch_are_refused(prepared: Path) -> None:
             pool.map(loader.__getitem__, [4])
 
 
+@both_versions
+def test_misspelled_column_is_named(prepared: Path, version: Any) -> None:
+    with pytest.raises(DataError, match=r"lacks the columns \['aeg'\]"):
+        age_model(version, []).fit(loader_of(prepared, cat_names=[], cont_names=["aeg"]), verbose=0)
+
+
 def test_pass_that_keras_left_early_begins_anew(prepared: Path) -> None:
     loader = loader_of(prepared, shuffle=False)
     expected = ages(loader)

@@ -136,6 +136,9 @@ def test_column_is_taken_for_what_it_looks_like(tmp_path: Path, case: str) -> No
         (pa.array([n % 100 + 2**63 for n in range(N)], pa.uint64()), "string categorical"),
         (pa.array([Decimal(2**60 + n % 100) for n in range(N)], pa.decimal128(38)), "string categorical"),
         (pa.array([[n % 5 + 2**63] for n in range(N)], pa.list_(pa.uint64())), "string multihot"),
+        (pa.array([[n % 3 == 0] for n in range(N)]), "bool multihot"),
+        (pa.array([[day] for day in DAYS]).cast(pa.list_(pa.date32())), "int multihot"),
+        (pa.array([["a", None], None, ["b"]] * N, pa.list_(pa.dictionary(pa.int8(), pa.string()))), "string multihot"),
         (pa.array([[n / 7] * 8 for n in range(N)], pa.list_(pa.float32(), 8)), "float vector"),
         (pa.array([[] for n in range(N)], pa.list_(pa.int64())), "string ignored"),
         (pa.array(list(range(N)), pa.duration("s")), "string ignored"),
@@ -173,7 +176,7 @@ def test_words_for_nothing_hide_no_type(tmp_path: Path, values: list[Any], word:
     [
         ([n % 5 + 2**63 for n in range(N)], "string categorical"),
         ([["1", str(n % 5)] for n in range(N)], "string multihot"),
-        ([["2024-01-02"], ["2024-01-03"]] * (N // 2), "string ignored"),
+        ([["2024-01-02"], ["2024-01-03"]] * (N // 2), "string multihot"),
         ([[n / 2, -1.0] for n in range(N)], "float vector"),
         ([[1.0] * (n % 3) for n in range(N)], "float ignored"),
         ([n if n < 1_500 else str(n) for n in range(N)], "int ignored"),
@@ -346,6 +349,8 @@ def test_label_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> Non
         label_of(tmp_path, ["yes", "y"] * (N // 2))
     with pytest.raises(DataError, match="label 'label' is missing in all rows, so there is nothing"):
         label_of(tmp_path, ["NA"] * N)
+    with pytest.raises(DataError, match=r"'label,y1' is unknown.*\. Repeat --label for several columns\."):
+        label_of(tmp_path, [0, 1] * (N // 2), given=("label,y1",))
     with pytest.raises(DataError, match=r"label column 'lable' is unknown.* Did you mean 'label'"):
         label_of(tmp_path, [0, 1] * (N // 2), given=("lable",))
     assert list(label_of(tmp_path, [0, 1] * (N // 2), given=("label", "y1")).labels) == ["label", "y1"]
