@@ -25,6 +25,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.repository.ensemble import refuse_other_project
+from rankline.terminal.commands import command
 from rankline.terminal.console import Display, Stages, is_stdout, note
 from rankline.training.config.train import SessionConfig
 from rankline.training.distributed.communicator import SOLO, Communicator
@@ -391,11 +392,18 @@ def bench_rows(
     check: "Callable[[Client, NDArray[Any]], None]" = lambda *_: None,
 ) -> BenchmarkReport:
     """Load-test a server after validating its scores with `check` and comparing them with in-process scores."""
+    from rankline.registry.status import served_version
     from rankline.scoring.read_rows import select
     from rankline.serving.client import Client
     from rankline.serving.loadtest.runner import measure
     from rankline.serving.server.in_process import open_ensemble
 
+    if (served := served_version(server.url, ensemble)) != ensemble.version:
+        promote = command("promote", ensemble.name, "--to", str(served), repository=ensemble.path.parent)
+        raise ServingError(
+            f"the server at {server.url} runs version {served} of {ensemble.name!r}, but version {ensemble.version} is "
+            f"active here. Restart the server, or activate its version here: {promote}"
+        )
     with ExitStack() as stack:
         client = stack.enter_context(Client(server.url, ensemble.name))
         rows = select(rows, client.schema)
@@ -512,6 +520,8 @@ def _describe_quality(heads: Sequence[Head], metrics: Mapping[int, Mapping[str, 
     objective = objective_of(heads)
     figures = [values[f"valid_{objective.name}"] for values in metrics.values()]
     spread = f" ± {quality_figure(statistics.stdev(figures))} over {len(figures)} seeds" if len(figures) > 1 else ""
+    if len(figures) > 1 and len(set(map(str, metrics.values()))) == 1:
+        spread += " (the seed has no effect on this model)"
     others = {
         metric.title: [values[f"valid_{name}"] for values in metrics.values() if f"valid_{name}" in values]
         for name, (_, metric) in metric_names(heads).items()

@@ -22,6 +22,7 @@ from rankline.recipes.workspace import REPOSITORY, WORK_DIR, Workspace, exported
 from rankline.registry.promotion_gate import Bounds
 from rankline.scoring.sample import check_free, check_name, publish_sample, read_sample
 from rankline.serving.export.config import ExportConfig
+from rankline.terminal.commands import command
 from rankline.terminal.console import CONSOLE, Stages, note
 from rankline.terminal.silence import quiet_libraries
 from rankline.training.config.train import SessionConfig
@@ -326,7 +327,7 @@ def serve(
     """Serve an ensemble with Triton on the loopback interface until the `with` block ends, like `rankline serve`.
 
     Args:
-        ensemble: the return value of `export`, or the name of an ensemble.
+        ensemble: the return value of `export` if that version is active, or the name of an ensemble.
         port: gRPC port; metrics use the next port that HTTP does not use. 0 picks free ports.
         http_port: also open HTTP on this port; 0 picks a free port. A large JSON request crashes the server, which is
             then restarted.
@@ -339,12 +340,19 @@ def serve(
 
     Raises:
         ServerError: the server does not start.
-        ArtifactError, ConfigError: there is no ensemble of that name.
+        ArtifactError, ConfigError: there is no ensemble of that name, or its active version is another one.
     """
+    from rankline.serving.repository.ensemble import active_version
     from rankline.serving.server.embedded import EmbeddedServer
     from rankline.serving.server.supervisor import Supervisor, config_of
 
     ensemble = _ensemble(ensemble, repository)
+    if (active := active_version(ensemble.path, ensemble.name)) != ensemble.version:
+        promote = command("promote", ensemble.name, "--to", str(ensemble.version), repository=ensemble.path.parent)
+        raise ConfigError(
+            f"version {ensemble.version} of {ensemble.name!r} is not active; version {active} is. Activate it "
+            f"({promote}), or pass {ensemble.name!r} to serve the active version."
+        )
     log_path = None if log_file is None else Path(log_file)
     with EmbeddedServer(config_of(ensemble, port=port, http_port=http_port, log_path=log_path)) as server:
         stop = threading.Event()

@@ -83,8 +83,9 @@ def bench_command(
     workspace = exported_workspace(recipe, work_dir, repository)
 
     from rankline.api.pipeline import write_json
-    from rankline.runs.bench_reports import find_report
+    from rankline.runs.reader import check_run
     from rankline.runs.store import check_store, uri_of_run
+    from rankline.runs.summary import find_report
     from rankline.scoring.sample import is_foreign, load_sample
     from rankline.serving.loadtest.runner import check_batch_sizes
     from rankline.serving.repository.ensemble import ExportedEnsemble
@@ -98,6 +99,7 @@ def bench_command(
     earlier = find_report(against, uri) if against else None
     if ensemble.run_id:
         check_store(uri)
+        check_run(uri, ensemble.run_id)
     check_writable(workspace.bench / "bench.json")
     if busy := busyness():
         warn_busy(busy)

@@ -1,4 +1,3 @@
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from rankline.recipes.overrides import Overrides, with_options
 from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
 from rankline.registry.promotion_gate import Bounds
 from rankline.serving.export.config import ExportConfig
+from rankline.terminal.commands import command
 from rankline.terminal.console import CONSOLE, say
 from rankline.workflows.core.errors import ConfigError
 
@@ -128,12 +128,10 @@ def export_command(
 
 
 def _show_next(name: str, sample: str, work_dir: Path, repository: Path) -> None:
-    in_work_dir = ["--work-dir", str(work_dir)] if work_dir != WORK_DIR else []
-    in_repository = ["--repository", str(repository)] if repository != REPOSITORY else []
     files = ["--input", sample, "--output", f"scored{Path(sample).suffix}"]
-    say(f"score rows   {shlex.join(['rankline', 'predict', name, *files, *in_repository])}")
-    say(f"serve them   {shlex.join(['rankline', 'serve', name, *in_repository])}")
-    say(f"measure      {shlex.join(['rankline', 'bench', name, *in_work_dir, *in_repository])}")
+    say(f"score rows   {command('predict', name, *files, repository=repository)}")
+    say(f"serve them   {command('serve', name, repository=repository)}")
+    say(f"measure      {command('bench', name, work_dir=work_dir, repository=repository)}")
 
 
 def _renames(pairs: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from rankline.terminal.console import CONSOLE, ERRORS, note, say
 from rankline.training.tracking.config import journals_of
 from rankline.training.tracking.journal import left_in
 from rankline.workflows.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rankline.serving.repository.ensemble import ExportedEnsemble
 
 
 def runs_command(
@@ -43,14 +46,18 @@ def runs_command(
     from rankline.runs.run_tables import print_runs
     from rankline.runs.store import uri_of
     from rankline.runs.summary import runs_in
-    from rankline.serving.repository.ensemble import active_runs
+    from rankline.serving.repository.ensemble import active_versions
 
     uri = uri_of(work_dir)
     if not (found := runs_in(open_reader(uri), recipe, limit)):
         raise ConfigError(f"there are no runs in {uri}. Train a model: rankline run movielens")
-    active = active_runs(repository)
+    active = active_versions(repository)
     if json_file:
-        runs = [{**run.to_dict(), "is_active": run.is_one_of(active)} for run in found]
+        versions = [run.active_version(active) for run in found]
+        runs = [
+            {**run.to_dict(), "version": version or run.version, "is_active": bool(version)}
+            for run, version in zip(found, versions, strict=True)
+        ]
         write_json({"runs": runs}, json_file)
     print_runs(found, active, CONSOLE)
 
@@ -93,11 +100,13 @@ def compare_command(
     from rankline.runs.summary import find_run
     from rankline.workflows.storage.artifacts import output_file
 
-    run_ids = [_run_of(named, repository) for named in runs]
+    versions = [_version_of(named, repository) for named in runs]
     store = open_reader(uri_of(work_dir))
     first, *others = [
-        replace(find_run(store, run_id), called=named if "@" in named else "")
-        for named, run_id in zip(runs, run_ids, strict=True)
+        replace(find_run(store, version.run_id), called=named, engine=str(version.manifest.details["engine"]))
+        if version
+        else find_run(store, named)
+        for named, version in zip(runs, versions, strict=True)
     ]
     comparisons = [compare_runs(store, first, other) for other in others]
     if json_file:
@@ -111,13 +120,13 @@ def compare_command(
         print_run_comparison(found, CONSOLE)
 
 
-def _run_of(named: str, repository: Path) -> str:
-    """Resolve a version such as movielens@3 to the id of the run that trained it. Return other names unchanged."""
+def _version_of(named: str, repository: Path) -> "ExportedEnsemble | None":
+    """Return a version such as movielens@3, or None for other names."""
     from rankline.serving.repository.ensemble import ExportedEnsemble
 
     name, is_version, number = named.partition("@")
     if not is_version:
-        return named
+        return None
     if not number.isdecimal():
         raise ConfigError(f"{named!r} is invalid, expected a version such as movielens@3.")
     ensemble = ExportedEnsemble.load(exported_workspace(name, repository=repository).ensemble, int(number))
@@ -126,7 +135,7 @@ def _run_of(named: str, repository: Path) -> str:
             f"{named} has no MLflow run to compare, because its model was trained elsewhere. Pass a version that was "
             f"trained here, or compare only speed: rankline bench {name} --against FILE"
         )
-    return ensemble.run_id
+    return ensemble
 
 
 def ui_command(

@@ -116,13 +116,16 @@ def _tune_training(recipe: Recipe, workspace: Workspace, num_trials: int, only: 
             directory=workspace.tuning,
             progress=progress,
         )
+    trials = "1 trial" if tuned.num_trials == 1 else f"{tuned.num_trials} trials, {tuned.num_pruned} of them pruned"
     say(
         f"{tuned.metric} on a holdout of the training rows {quality_figure(tuned.before)} → "
-        f"{quality_figure(tuned.after)}, {tuned.num_trials} trials, {tuned.num_pruned} of them pruned"
+        f"{quality_figure(tuned.after)}, {trials}"
     )
     for name, value in tuned.choices.items():
         say(f"  {name} {value}")
-    if not tuned.choices:
+    if tuned.num_trials == 1:
+        say("the only trial used the recipe's own settings. Pass --trials 2 or more to compare others")
+    elif not tuned.choices:
         say("no trial was better than the recipe's own settings")
     show(CONSOLE, f"[dim]train with them[/]  {tuned.command}", wrap=False)
     return tuned.to_dict()
@@ -159,6 +162,7 @@ def _tune_serving(
                 directory=workspace.tuning,
                 log_path=workspace.log,
                 progress=progress,
+                repository=workspace.repository,
             )
         ensemble = pipeline.export(
             recipe, tuned.best.config, prepared, workspace, stages, trained=trained, promote=promote

@@ -41,7 +41,7 @@ from rankline.serving.client import ModelSchema
 from rankline.serving.engines import engines
 from rankline.serving.export.config import ExportConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, add_version, versions
-from rankline.training.tracking import TrackingConfig
+from rankline.training.tracking import TrackingConfig, quiet
 from rankline.training.tracking.errors import reason_of
 from rankline.training.tracking.upload import experiment_id
 from rankline.workflows.core.errors import ArtifactError
@@ -112,19 +112,20 @@ class Registry:
                 self._fill(Path(directory), ensemble, run_id)
                 source, model_id = self._upload(Path(directory), experiment, run_id)
             self._make_model(ensemble.name)
-            made = self._client.create_model_version(
-                ensemble.name,
-                source=source,
-                run_id=run_id or None,
-                model_id=model_id if run_id else None,  # without a run, MLflow 3.17 looks in another store
-                tags={
-                    VERSION: f"{ensemble.name} {ensemble.version}",
-                    _FINGERPRINT: ensemble.manifest.fingerprint,
-                    ENGINE: str(ensemble.manifest.details[ENGINE]),
-                    _INPUTS: _inputs(ensemble),
-                },
-                description=_description(ensemble),
-            )
+            with quiet():
+                made = self._client.create_model_version(
+                    ensemble.name,
+                    source=source,
+                    run_id=run_id or None,
+                    model_id=model_id if run_id else None,  # without a run, MLflow 3.17 looks in another store
+                    tags={
+                        VERSION: f"{ensemble.name} {ensemble.version}",
+                        _FINGERPRINT: ensemble.manifest.fingerprint,
+                        ENGINE: str(ensemble.manifest.details[ENGINE]),
+                        _INPUTS: _inputs(ensemble),
+                    },
+                    description=_description(ensemble),
+                )
             registered = RegisteredVersion.of(made)
             self.move(CANDIDATE, registered)
             return registered

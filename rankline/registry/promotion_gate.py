@@ -59,16 +59,18 @@ class Decision:
     found: "Difference"
     p99_ms: float | None
     refusals: tuple[str, ...]
+    remark: str = ""
 
     @property
     def words(self) -> str:
         low, high = self.found.bounds
         figures = f"{self.title} {quality_figure(self.found.before)} → {quality_figure(self.found.after)}"
         said = f"{figures}, {quality_figure(self.found.change, '+')} ({quality_interval(low, high)})"
-        latency = f", p99 {self.p99_ms:.2f} ms" if self.p99_ms is not None else ""
+        said += f", p99 {self.p99_ms:.2f} ms" if self.p99_ms is not None else ""
+        said += f". {self.remark}" if self.remark else ""
         if self.refusals:
-            return f"version {self.champion} stays active: {'; '.join(self.refusals)}. {said}{latency}"
-        return f"version {self.candidate} is better than version {self.champion}: {said}{latency}"
+            return f"version {self.champion} stays active: {'; '.join(self.refusals)}. {said}"
+        return f"version {self.candidate} is better than version {self.champion}: {said}"
 
 
 def check_metric(metric: str, prepared: "PreparedData") -> None:
@@ -139,6 +141,22 @@ def try_out(
         found=found,
         p99_ms=p99_ms,
         refusals=tuple(refusals),
+        remark=advantage_of(champion, prepared),
+    )
+
+
+def advantage_of(champion: "ExportedEnsemble", prepared: "PreparedData") -> str:
+    """Return a remark if the champion may have been trained on validation rows, or an empty string if not.
+
+    Rows that are split by time, or that have histories, are validated on what came later.
+    """
+    manifest = prepared.manifest
+    is_same = champion.manifest.made_from.get(manifest.kind) == manifest.fingerprint
+    if is_same or prepared.split == "time" or prepared.spec.is_sequential:
+        return ""
+    return (
+        f"Version {champion.version} was trained on other prepared data and may have seen some of these rows, which "
+        "favors it. Split by time to avoid this."
     )
 
 

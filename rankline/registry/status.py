@@ -97,7 +97,7 @@ def status_of(path: Path, url: str | None = None) -> Status:
         data=active.manifest.made_from.get(KIND, "")[:_SHORT],
         engine=str(active.manifest.details["engine"]),
         others=tuple(one.version for one in versions(path) if one.version != active.version),
-        served=_served(url, active) if url else None,
+        served=served_version(url, active) if url else None,
         **_registered(active),
     )
 
@@ -116,7 +116,8 @@ def _registered(active: "ExportedEnsemble") -> dict[str, Any]:
     return {"registry": uri, "champion": int(version) if name == active.name and version.isdecimal() else None}
 
 
-def _served(url: str, ensemble: "ExportedEnsemble") -> int:
+def served_version(url: str, ensemble: "ExportedEnsemble") -> int:
+    """Return the version of the ensemble that the server at `url` has loaded."""
     from tritonclient.grpc import InferenceServerClient
     from tritonclient.utils import InferenceServerException
 

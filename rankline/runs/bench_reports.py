@@ -1,7 +1,6 @@
 """Benchmark reports, logged to the MLflow run that trained the model."""
 
 import json
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -116,17 +115,6 @@ def _incomplete(failures: Sequence[str], kept: str) -> ArtifactError:
     return ArtifactError(f"the report was not saved completely: {'; '.join(failures)}. However, {kept}.")
 
 
-def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
-    path = Path(named)
-    if path.exists():
-        return BenchmarkReport.read(path)
-    if re.fullmatch("[0-9a-f]{32}", named):
-        return read_report(open_reader(tracking_uri), named)
-    raise ArtifactError(
-        f"{named} is neither an existing file nor an MLflow run ID (32 hexadecimal digits). Pass a file or a run ID."
-    )
-
-
 def read_report(store: Reader, run_id: str) -> BenchmarkReport:
     source = f"{_FOLDER}/{_JSON} of MLflow run {run_id}"
     try:
@@ -199,5 +187,6 @@ def _key_figures(report: BenchmarkReport) -> dict[str, float]:
     one_by_one = [result for result in report.bench if result.concurrency == 1]
     smallest = min(one_by_one, key=lambda result: result.batch_size, default=None)
     latency = {name: smallest.value(name) for name in FIGURES if name.endswith("_ms")} if smallest else {}
-    most = max((result.rows_per_s for result in report.bench), default=0.0)
+    # At a fixed rate, rows/s is what was sent, not what the server could do.
+    most = max((result.rows_per_s for result in report.bench if result.concurrency), default=0.0)
     return {name: value for name, value in {**latency, "rows_per_s": most or None}.items() if value is not None}

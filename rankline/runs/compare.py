@@ -122,7 +122,9 @@ class RunComparison:
 
 def compare_runs(store: Reader, before: RunSummary, after: RunSummary) -> RunComparison:
     if before.run_id == after.run_id:
-        raise ConfigError(f"{before.run_id} was passed twice. Pass two different runs; list them with: rankline runs")
+        said = f"{before.label} and {after.label} come from the same run, {before.short_id}"
+        said = f"{before.label} was passed twice" if before.label == after.label else said
+        raise ConfigError(f"{said}. Pass two different runs; list them with: rankline runs")
     remarks: list[str] = []
     scored = _scored(store, before, after, remarks)
     quality, num_rows = _compared_quality(scored, remarks)
@@ -197,9 +199,15 @@ def _reports(store: Reader, before: RunSummary, after: RunSummary, remarks: list
             remarks.append(f"run {run.label} has no latency because it was not measured: {remedy}")
             continue
         try:
-            reports.append(read_report(store, run.run_id))
+            report = read_report(store, run.run_id)
         except ArtifactError as error:
             remarks.append(str(error).rstrip("."))
+            continue
+        if run.called and report.version not in (None, int(run.called.rpartition("@")[2])):
+            measured = f"the last benchmark of its run measured version {report.version}"
+            remarks.append(f"{run.label} has no latency because {measured}")
+        else:
+            reports.append(report)
     return tuple(reports) if len(reports) == 2 else ()
 
 

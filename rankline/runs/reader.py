@@ -19,6 +19,7 @@ from rankline.training.tracking.config import OWN_ID
 from rankline.training.tracking.errors import reason_of
 from rankline.training.tracking.moved import adopt_artifacts
 from rankline.workflows.core.errors import ArtifactError
+from rankline.workflows.core.tracking_uri import file_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -52,6 +53,12 @@ class StoredRun:
 def open_reader(uri: str) -> "Reader":
     path = existing_file(uri)
     return _File(uri, path) if path else _Server(uri)
+
+
+def check_run(uri: str, run_id: str) -> None:
+    """Raise `ArtifactError` if the store is a file without this run. Servers are not asked, since they may be down."""
+    if file_of(uri):
+        open_reader(uri).run(run_id)
 
 
 class _File:

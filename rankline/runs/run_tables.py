@@ -1,6 +1,6 @@
 """Tables of runs and of their differences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 _SERVING = {name: METRICS[name].title for name in FIGURES}
 
 
-def print_runs(runs: "Sequence[RunSummary]", active: frozenset[str], console: Console) -> None:
-    """Print a table with one line per run, omitting empty columns. `active` contains the run ids of active versions."""
+def print_runs(runs: "Sequence[RunSummary]", active: Mapping[str, str], console: Console) -> None:
+    """Print a table with one line per run, omitting empty columns. `active` maps run ids to active versions."""
     titles = dict.fromkeys(one.objective[0] for one in runs if one.objective)
     columns = {
         "run": [one.short_id for one in runs],
         "started": [local_time(one.started) for one in runs],
         **{title: [_figure(one, title) for one in runs] for title in titles},
         **{title: [number(one.serving.get(name)) for one in runs] for name, title in _SERVING.items()},
-        "version": [one.version for one in runs],
+        "version": [one.active_version(active) or one.version for one in runs],
         "": [_state(one, active) for one in runs],
         "what": [f"{one.recipe}: {one.name}{one.failure and f' ({one.failure})'}" for one in runs],
     }
@@ -83,7 +83,7 @@ def _figure(run: "RunSummary", title: str) -> str:
     return quality_figure(run.objective[1]) if run.objective and run.objective[0] == title else "–"
 
 
-def _state(run: "RunSummary", active: frozenset[str]) -> str:
-    if run.is_one_of(active):
+def _state(run: "RunSummary", active: Mapping[str, str]) -> str:
+    if run.active_version(active):
         return "[green]active[/]"
     return "" if run.status == "FINISHED" else f"[yellow]{run.status.lower()}[/]"

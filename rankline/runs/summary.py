@@ -1,18 +1,20 @@
 """Summaries of stored runs."""
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from rankline.runs.bench_reports import FIGURES
-from rankline.runs.reader import SHORT_ID, Reader, StoredRun
+from rankline.runs.bench_reports import FIGURES, read_report
+from rankline.runs.reader import SHORT_ID, Reader, StoredRun, open_reader
 from rankline.runs.store import ENGINE, MEGABYTES, VERSION
+from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.training.evaluation import OBJECTIVES
 from rankline.training.evaluation.validation_scores import FILE, FOLDER, ValidationScores
 from rankline.training.tracking.config import FAILURE, OWN_ID
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.core.formatting import quality_figure
 
 _OF_MODEL = "model/valid_"
@@ -89,8 +91,9 @@ class RunSummary:
     def label(self) -> str:
         return self.called or self.short_id
 
-    def is_one_of(self, run_ids: Container[str]) -> bool:
-        return self.run_id in run_ids or self.own_id in run_ids
+    def active_version(self, active: Mapping[str, str]) -> str:
+        """Return the active version that the run trained, such as "movielens 3", or an empty string."""
+        return active.get(self.run_id) or active.get(self.own_id, "")
 
     @property
     def objective(self) -> tuple[str, float] | None:
@@ -132,6 +135,19 @@ def find_run(store: Reader, named: str) -> RunSummary:
         ids = f": {', '.join(run.short_id for run in found)}" if found else ""
         raise ConfigError(f"expected one run, but {named!r} matches {len(found) or 'no'} runs in {store.uri}{ids}.")
     return found[0]
+
+
+def find_report(named: str, tracking_uri: str) -> BenchmarkReport:
+    path = Path(named)
+    if path.exists():
+        return BenchmarkReport.read(path)
+    if not re.fullmatch(f"[0-9a-f]{{{_MIN_DIGITS},32}}", named):
+        raise ArtifactError(
+            f"{named} is neither an existing file nor the beginning of an MLflow run ID (at least {_MIN_DIGITS} "
+            "hexadecimal digits). Pass a file, or a run ID as listed by `rankline runs`."
+        )
+    store = open_reader(tracking_uri)
+    return read_report(store, find_run(store, named).run_id)
 
 
 def validation_of(store: Reader, run: RunSummary) -> ValidationScores | None:

@@ -1,5 +1,6 @@
 """Benchmark reports and comparisons, as terminal tables."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rankline.serving.loadtest.summary import KEYS, Cell, checked, columns, conc
 from rankline.terminal.console import heading, print_table, show
 
 _MAX_REMARKS = 3
+_NONE = "–"
 _USELESS = 2.0  # a change of up to three times is not worth showing
 
 
@@ -94,7 +96,7 @@ def _print_breakdown(report: BenchmarkReport, console: Console) -> None:
 def interval_of(found: Difference) -> str:
     """Return the interval of a change, or a dash if a bound is unknown or too wide to say anything."""
     if found.low is None or found.high is None or found.high > _USELESS:
-        return "–"
+        return _NONE
     return f"{found.low:+.1%} to {found.high:+.1%}"
 
 
@@ -107,12 +109,12 @@ def _not_compared(comparison: Comparison) -> Iterator[str]:
 
 def _print_verdict(comparison: Comparison, console: Console) -> None:
     limit = f"{comparison.max_regression:.0%}"
-    if count := len(comparison.inconclusive):
-        show(
-            console,
-            f"[yellow]{count} inconclusive: the interval includes the limit of {limit}. "
-            "Measure longer with --min-duration-s[/]",
-        )
+    reasons = Counter(
+        "without a usable interval" if interval_of(one) == _NONE else f"the interval includes the limit of {limit}"
+        for one in comparison.inconclusive
+    )
+    for reason, count in reasons.items():
+        show(console, f"[yellow]{count} inconclusive: {reason}. Measure longer with --min-duration-s[/]")
     if count := len(comparison.regressions):
         console.print(f"[bold red]{count} worse by more than {limit}[/]")
     else:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from rankline.recipes.workspace import REPOSITORY, WORK_DIR
 from rankline.serving.loadtest.summary import checked
+from rankline.terminal.commands import command
 from rankline.terminal.console import heading, plain_table, print_table, show
 from rankline.training.evaluation import objective_of
 from rankline.workflows.core.formatting import local_time, quality_figure
@@ -51,10 +50,10 @@ def print_summary(result: "RunResult", report: "RunReport", console: Console) ->
         pair("", f"[yellow]! the machine was busy ({escape(bench.busy)}): expect better speed on an idle one[/]")
     console.print()
     pair("report", f"{escape(str(result.workspace.report))}  [dim]charts and all figures[/]")
-    for number, (command, purpose) in enumerate(report.steps):
+    for number, (step, purpose) in enumerate(report.steps):
         show(
             console,
-            f"[bold]{escape(command)}[/]  [dim]# {purpose}[/]",
+            f"[bold]{escape(step)}[/]  [dim]# {purpose}[/]",
             "  next" if number == 0 else "",
             _INDENT,
             wrap=False,
@@ -81,18 +80,16 @@ def print_comparison(trained: "TrainedModel", console: Console) -> None:
 
 def next_commands(result: "RunResult") -> list[tuple[str, str]]:
     """Return commands that use what a run made, each with its purpose."""
-    recipe, workspace = quote(result.recipe.called), result.workspace
-    repository = "" if workspace.repository == REPOSITORY else f" --repository {quote(str(workspace.repository))}"
-    work_dir = "" if workspace.root == WORK_DIR else f" --work-dir {quote(str(workspace.root))}"
-    found = [(f"rankline serve {recipe}{repository}", "keep serving")]
+    recipe, work_dir, repository = result.recipe.called, result.workspace.root, result.workspace.repository
+    found = [(command("serve", recipe, repository=repository), "keep serving")]
     if result.recipe.file is not None:
-        found.append((f"rankline predict {recipe} --input FILE{repository}", "score raw rows"))
+        found.append((command("predict", recipe, "--input", "FILE", repository=repository), "score raw rows"))
     if result.prepared.item is not None:
         histories = result.prepared.histories()
         user = 1 if histories is None else histories[0][0].as_py()
-        recommend = f"rankline recommend {recipe} --user {user} --top 10{work_dir}{repository}"
-        found.append((recommend, "recommend titles to a user"))
-    return [*found, (f"rankline ui{work_dir}", "compare runs")]
+        words = ("recommend", recipe, "--user", str(user), "--top", "10")
+        found.append((command(*words, work_dir=work_dir, repository=repository), "recommend titles to a user"))
+    return [*found, (command("ui", work_dir=work_dir), "compare runs")]
 
 
 def print_items(items: Iterable[Mapping[str, Any]], console: Console) -> None:

@@ -21,8 +21,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from rankline.recipes import Recipe
-from rankline.recipes.overrides import text_of, typed
+from rankline.recipes.overrides import text_of
 from rankline.runs.store import ending_run
+from rankline.terminal.commands import command, options_of
+from rankline.training.config.train import TrainConfig
 from rankline.training.evaluation import objective_of
 from rankline.training.run.loop import INNER
 from rankline.training.run.observers import Observer, TrialPruned
@@ -56,6 +58,7 @@ class Tuned:
         epoch: best epoch of the best trial.
         num_pruned: number of trials that were ended early.
         run_id: MLflow run of the search, the parent of the trials' runs.
+        command: command that trains with the choices and all options of the search.
     """
 
     recipe: str
@@ -67,13 +70,10 @@ class Tuned:
     num_trials: int
     num_pruned: int
     run_id: str
-
-    @property
-    def command(self) -> str:
-        return " ".join(["rankline train", self.recipe, *(typed(name, value) for name, value in self.choices.items())])
+    command: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "choices": dict(self.choices), "command": self.command}
+        return {**vars(self), "choices": dict(self.choices)}
 
 
 def tune(
@@ -208,9 +208,11 @@ class _Search:
             {name: _value_of(values, trial.params[name]) for name, values in self._space.items()}
             for trial in (best, own)
         )
+        choices = {name: value for name, value in found.items() if value != before[name]}
+        words = ["train", self._recipe.called, *_options(self._recipe, self._recipe.train.with_choices(**choices))]
         return Tuned(
             recipe=self._recipe.called,
-            choices={name: value for name, value in found.items() if value != before[name]},
+            choices=choices,
             metric=self._objective.title,
             before=own.values[0],
             after=best.values[0],
@@ -218,6 +220,7 @@ class _Search:
             num_trials=self.num_done,
             num_pruned=len(self._done(TrialState.PRUNED)),
             run_id=self.run_id,
+            command=command(*words, work_dir=self._tracking.directory),
         )
 
     def record(self, tuned: Tuned, evidence: Path) -> None:
@@ -256,6 +259,15 @@ class _Watch(Observer):
         self._trial.report(figures[self._judged_by], self._epoch)
         if _OWN not in self._trial.user_attrs and self._trial.should_prune():
             raise TrialPruned
+
+
+def _options(recipe: Recipe, train: TrainConfig) -> list[str]:
+    """Return the options that turn the training settings of the recipe's file into `train`."""
+    own, model = recipe.unchanged or recipe.train, {}
+    if train.model.name != own.model.name:
+        own, model = own.with_choices(model=type(train.model)()), {"model": train.model.name}
+    before = own.to_dict()
+    return options_of(model | {name: value for name, value in train.to_dict().items() if value != before[name]})
 
 
 def _drawn(trial: optuna.Trial, name: str, values: Values) -> Any:

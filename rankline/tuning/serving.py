@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rankline.recipes import Recipe
-from rankline.recipes.overrides import typed
+from rankline.recipes.workspace import REPOSITORY
 from rankline.runs.store import ending_run
 from rankline.scoring.backends import server_for
 from rankline.serving.client import Client
@@ -36,6 +36,7 @@ from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.serving_config import VARIED, Measure, Reading, Trial, name_of, search, space
 from rankline.serving.loadtest.stats.percentiles import samples_needed
 from rankline.serving.loadtest.summary import number
+from rankline.terminal.commands import command, options_of
 from rankline.terminal.console import print_table, show
 from rankline.training.tracking import TrackingConfig, quiet
 from rankline.training.tracking.upload import client_of, experiment_id
@@ -58,6 +59,7 @@ class ServingTuned:
         tried: all tried configurations, the best first.
         num_left: number of configurations that were not tried.
         run_id: MLflow run of the search, the parent of the configurations' runs.
+        command: command that exports the best configuration.
     """
 
     recipe: str
@@ -66,21 +68,14 @@ class ServingTuned:
     tried: Sequence[Trial]
     num_left: int
     run_id: str
+    command: str
 
     @property
     def best(self) -> Trial:
         return self.tried[0]
 
-    @property
-    def command(self) -> str:
-        config = self.best.config
-        values = {name: getattr(config, name) for name in VARIED}
-        values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
-        values = {name: value for name, value in values.items() if value is not None}
-        return " ".join(["rankline export", self.recipe, *(typed(name, value) for name, value in values.items())])
-
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "tried": [one.to_dict() for one in self.tried], "command": self.command}
+        return {**vars(self), "tried": [one.to_dict() for one in self.tried]}
 
     def print(self, console: Console) -> None:
         label = self.slo.partition("=")[0].strip()
@@ -116,6 +111,7 @@ def tune_serving(
     directory: Path,
     log_path: Path,
     progress: Progress,
+    repository: Path = REPOSITORY,
 ) -> ServingTuned:
     """Search for the serving configuration with the highest request rate that meets a latency target such as p99=10ms.
 
@@ -133,6 +129,7 @@ def tune_serving(
     ):
         tried = search(configs, trials.serve, time_limit_s=time_limit_s, keep=log.keep, progress=progress)
         _check_reached(slo, tried)
+        words = ["export", recipe.called, *_options(tried[0].config)]
         tuned = ServingTuned(
             recipe=recipe.called,
             slo=slo,
@@ -140,12 +137,19 @@ def tune_serving(
             tried=tried,
             num_left=len(configs) - len(tried),
             run_id=log.run_id,
+            command=command(*words, work_dir=tracking.directory, repository=repository),
         )
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(directory / _EVIDENCE, (json.dumps(tuned.to_dict(), indent=2) + "\n").encode())
         log.end(tuned, directory / _EVIDENCE)
     progress.update(1, 1, f"{tuned.best.rate_per_s:,.0f} requests/s by {name_of(tuned.best.config)}")
     return tuned
+
+
+def _options(config: ExportConfig) -> list[str]:
+    values = {name: getattr(config, name) for name in VARIED}
+    values |= {name: value for name, value in asdict(config).items() if value != getattr(ExportConfig, name)}
+    return options_of({name: value for name, value in values.items() if value is not None})
 
 
 def available_engines(trained: TrainedModel, wanted: str | None) -> list[Engine]:

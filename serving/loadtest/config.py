@@ -54,7 +54,7 @@ class LoadConfig:
     """Options of a load test: the amount and kind of load, and how it is measured.
 
     Attributes:
-        concurrency: number of requests in flight, one measurement per value; ignored with a rate or an SLO.
+        concurrency: number of requests in flight, one measurement per value. Cannot be combined with a rate or an SLO.
         rate: requests per second, one measurement per value: an open loop, whose latency counts from the scheduled
             time.
         arrivals: spacing of requests at a rate: constant, poisson, or a file of times in seconds, which determines the
@@ -125,6 +125,11 @@ class LoadConfig:
             raise ConfigError("arrivals require a rate or an slo. Pass --rate.")
         if not (self.rate or self.slo or self.concurrency or self.is_trace):
             raise ConfigError("no load is specified. Pass a concurrency, a rate, an slo or a file of arrivals.")
+        if not self.is_closed_loop and self.concurrency != LoadConfig.concurrency:
+            raise ConfigError(
+                f"concurrency is {list(self.concurrency)}, but a rate, slo or file of arrivals determines how many "
+                "requests are in flight. Pass only one of these."
+            )
         if self.is_trace and (self.rate or self.slo):
             raise ConfigError(f"the file {self.arrivals} already sets the rate. Omit the rate and the slo.")
 

@@ -16,7 +16,7 @@ Cheap to import: serving an ensemble does not need TensorFlow in this process.
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
@@ -257,15 +257,18 @@ def names_in(path: Path) -> list[str]:
     return sorted({Path(manifest).parts[0] for manifest in manifests})
 
 
-def active_runs(repository: Path) -> frozenset[str]:
-    """Return the MLflow run ids of the active versions of all ensembles under `repository`, skipping damaged ones."""
-    found = set()
+def active_versions(repository: Path) -> dict[str, str]:
+    """Return the active versions under `repository`, such as "movielens 3", by the MLflow run that trained each.
+
+    Damaged versions, and those trained elsewhere, are left out.
+    """
+    found = {}
     for path in repository.glob("*"):
-        try:
-            found.add(ExportedEnsemble.load(path).run_id)
-        except ArtifactError:
-            continue
-    return frozenset(found)
+        with suppress(ArtifactError):
+            active = ExportedEnsemble.load(path)
+            if active.run_id:
+                found[active.run_id] = f"{active.name} {active.version}"
+    return found
 
 
 def before(path: Path) -> ExportedEnsemble:

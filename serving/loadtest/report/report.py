@@ -190,14 +190,14 @@ class BenchmarkReport:
         return (*found, *([self.problem] if self.problem else []))
 
     def _has_problem(self, result: LoadResult) -> bool:
-        """Whether a result's problem counts as a failure. A search tries rates that are too high, so only its lowest
-        failed rate counts.
+        """Whether a result's problem counts as a failure. A search tries rates that are too high, so only the rate that
+        it found counts, or its lowest failed rate if it found none.
         """
         if not result.problem or self.slo is None or result.is_cut_short:
             return bool(result.problem)
         search = (self.searches or {}).get(result.batch_size)
-        failed_per_s = None if search is None else search.failed_per_s
-        return failed_per_s is not None and result.rate_per_s == round(failed_per_s, 1)
+        rate_per_s = None if search is None else search.rate_per_s or search.failed_per_s
+        return rate_per_s is not None and result.rate_per_s == round(rate_per_s, 1)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(replace(self, bench=())) | {"bench": [result.to_dict() for result in self.bench]}

@@ -14,13 +14,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from rankline.api.pipeline import bench_rows
 from rankline.registry.status import statuses
-from rankline.scoring.backends import client_for
+from rankline.scoring.backends import Server, client_for
 from rankline.serving.client import Client, ClientConfig
+from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.repository.ensemble import ExportedEnsemble, before
 from rankline.serving.server.embedded import EmbeddedServer
 from rankline.serving.server.supervisor import Follower, Supervisor, config_of
@@ -78,6 +81,14 @@ def served(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     with EmbeddedServer(config_of(ensemble)) as server:
         supervisor = Supervisor(server, ensemble, follow_versions=True, report=events.append)
         yield Served(tmp_path / NAME, server, supervisor, events, runtime)
+
+
+def test_server_of_another_version_is_not_measured(served: Served) -> None:
+    url, active = served.server.endpoints.grpc, served.publish(20)
+    rows = pa.table({"x": [0]})
+    expected = rf"{url} runs version 1 of '{NAME}', but version 2 is active here\. Restart .* promote {NAME} --to 1"
+    with pytest.raises(ServingError, match=expected):
+        bench_rows(Server(url=url), rows, active, [1], LoadConfig())
 
 
 @dataclass

@@ -22,6 +22,7 @@ from rankline.serving.repository.ensemble import ExportedEnsemble
 from rankline.workflows.core.errors import ArtifactError, ConfigError, DataError, RanklineError
 from rankline.workflows.data.movielens.dataset import MOVIELENS
 from rankline.workflows.nvt.compat import ops
+from tests.factories.ensembles import NAME, publish_tiny
 from tests.factories.importable_models import save_saved_model
 from tests.oracles.nvtabular import fitted, transformed
 
@@ -201,6 +202,14 @@ def test_rows_that_cannot_be_scored_are_said(ensemble: ExportedEnsemble, case: s
     rows, message = BAD_TO_SCORE[case]
     with pytest.raises(DataError, match=message):
         rankline.predict(ensemble, rows)
+
+
+def test_inactive_version_is_not_served(tmp_path: Path) -> None:
+    for offset in (10, 20):
+        inactive = publish_tiny(tmp_path / NAME, offset, promote=offset == 10)
+    expected = r"version 2 of 'tiny' is not active; version 1 is\. Activate it \(rankline promote tiny --to 2 --repos"
+    with pytest.raises(ConfigError, match=expected), rankline.serve(inactive):
+        pass
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ def test_report_is_shown_and_saved_where_the_json_cannot_be_written(monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     config, manifest = SimpleNamespace(max_batch_size=10), SimpleNamespace(made_from={})
-    ensemble = SimpleNamespace(model_config=config, manifest=manifest, tracking_uri="", run_id="r")
+    ensemble = SimpleNamespace(model_config=config, manifest=manifest, tracking_uri="", run_id="")
     monkeypatch.setattr("rankline.serving.repository.ensemble.ExportedEnsemble.load", lambda *_: ensemble)
     monkeypatch.setattr("rankline.workflows.preprocess.prepared_data.PreparedData.load", lambda *_: None)
     monkeypatch.setattr("rankline.cli.bench._measure", lambda *_: SimpleNamespace(bench=report_of(result_of())))

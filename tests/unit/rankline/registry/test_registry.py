@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -16,14 +17,19 @@ from typer.testing import CliRunner
 from rankline.cli.main import app
 from rankline.registry.activation import make_active, register, registry_uri
 from rankline.registry.mlflow_registry import CANDIDATE, RegisteredVersion, Registry, RegistryError
-from rankline.registry.promotion_gate import Bounds
+from rankline.registry.promotion_gate import Bounds, Decision, advantage_of
 from rankline.registry.status import status_of, statuses
 from rankline.runs.bench_reports import log_report
 from rankline.runs.store import CHAMPION
 from rankline.serving.repository.ensemble import CONFIG, REGISTRY, ExportedEnsemble, active_version, before
+from rankline.training.evaluation.confidence import Difference
 from rankline.workflows.core.errors import ArtifactError, ConfigError
+from rankline.workflows.preprocess.prepared_data import KIND as PREPARED
+from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.storage.artifacts import Manifest
 from tests.factories.ensembles import NAME, damage, publish_tiny
 from tests.factories.reports import report_of, result_of
+from tests.factories.specs import scalar_spec
 from tests.harness.process.disk import files_of_at_most
 from tests.unit.rankline.conftest import Store, exported
 
@@ -259,6 +265,23 @@ def test_full_artifact_store_leaves_the_registry_as_it_was(store: Store, tmp_pat
     assert (registry.at(NAME, CHAMPION), registry.at(NAME, CANDIDATE)) == (champion, candidate)
     assert len(store.client.search_model_versions(f"name = '{NAME}'")) == num_versions
     registry.register(large)  # there is room again
+
+
+@pytest.mark.parametrize(
+    ("split", "trained_on", "is_remarked"),
+    [("random", "new", False), ("random", "old", True), ("group", "old", True), ("time", "old", False)],
+)
+def test_verdict_says_that_the_champion_may_know_the_rows(
+    tmp_path: Path, split: str, trained_on: str, is_remarked: bool
+) -> None:
+    champion = publish_tiny(tmp_path / NAME, 10)
+    champion = replace(champion, manifest=replace(champion.manifest, made_from={PREPARED: trained_on}))
+    manifest = Manifest(kind=PREPARED, fingerprint="new", details={"config": {"split": split}})
+    remark = advantage_of(champion, PreparedData(path=tmp_path, spec=scalar_spec([(3, 2)], 1), manifest=manifest))
+    assert ("Version 1 was trained on other prepared data and may have seen" in remark) == is_remarked
+    found = Difference(before=0.9, after=0.8, error=0.01, is_paired=True)
+    said = Decision(champion=1, candidate=2, title="AUC", found=found, p99_ms=None, refusals=("no",), remark=remark)
+    assert said.words.endswith(remark or ")")
 
 
 def test_champion_is_no_longer_candidate(store: Store, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from rankline.report.comparison_page import comparison_page
-from rankline.runs.bench_reports import PageFile, find_report, log_report, read_report
+from rankline.runs.bench_reports import PageFile, log_report, read_report
 from rankline.runs.compare import RunComparison, compare_runs
 from rankline.runs.run_tables import print_run_comparison
-from rankline.runs.summary import find_run
+from rankline.runs.summary import find_report, find_run
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.loadtest.runs import Load
 from rankline.training.distributed.communicator import Array
@@ -110,6 +111,18 @@ def test_run_is_not_compared_with_itself(store: Store) -> None:
     run = find_run(store.reader, store.trained("r", {}))
     with pytest.raises(ConfigError, match="passed twice"):
         compare_runs(store.reader, run, run)
+    with pytest.raises(ConfigError, match=f"shop@2 and shop@3 come from the same run, {run.short_id}"):
+        compare_runs(store.reader, replace(run, called="shop@2"), replace(run, called="shop@3"))
+
+
+def test_benchmark_of_another_version_of_the_run_is_not_shown(store: Store) -> None:
+    report = report_of(result_of(), version=3)
+    runs = [find_run(store.reader, store.trained("r", {}, report=report)) for _ in range(2)]
+    found = compare_runs(store.reader, *(replace(run, called="shop@3") for run in runs))
+    assert found.serving is not None
+    found = compare_runs(store.reader, runs[0], replace(runs[1], called="shop@2"))
+    assert found.serving is None
+    assert "shop@2 has no latency because the last benchmark of its run measured version 3" in found.remarks
 
 
 def test_terminal_page_and_json_say_the_same(store: Store) -> None:
@@ -226,8 +239,9 @@ def test_report_is_found_by_its_file_or_its_run(store: Store, report: BenchmarkR
     run_id = store.run()
     log_report(report, store.uri, run_id, tmp_path)
     assert find_report(str(tmp_path / "bench.json"), store.uri) == find_report(run_id, store.uri) == report
-    with pytest.raises(ArtifactError, match=f"{run_id[:8]} is neither an existing file nor an MLflow run ID"):
-        find_report(run_id[:8], store.uri)
+    assert find_report(run_id[:8], store.uri) == report
+    with pytest.raises(ArtifactError, match=r"bench\.jsn is neither an existing file nor the beginning of an MLflow"):
+        find_report("bench.jsn", store.uri)
 
 
 def test_latency_is_a_curve_over_the_rows_of_a_request(store: Store, tmp_path: Path) -> None:
@@ -242,3 +256,6 @@ def test_latency_is_a_curve_over_the_rows_of_a_request(store: Store, tmp_path: P
     assert metrics["serving/p99_ms"] == measured[0].value("p99_ms")
     assert metrics["serving/rows_per_s"] == max(result.rows_per_s for result in measured)
     assert "bench/concurrency_8/p50_ms" in metrics
+    at_rate = result_of(Load(batch_size=1, rate_per_s=5.0, arrivals="poisson"))
+    log_report(report_of(at_rate), store.uri, run_id, tmp_path)
+    assert store.client.get_run(run_id).data.metrics["serving/rows_per_s"] == metrics["serving/rows_per_s"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,11 +21,11 @@ from rankline.cli.main import app
 from rankline.doctor import checks as doctor
 from rankline.registry.activation import register
 from rankline.runs.mlflow_ui import lay_out, serve_pages
-from rankline.runs.reader import StoredRun, _Server
+from rankline.runs.reader import StoredRun, _Server, check_run
 from rankline.runs.run_tables import print_runs
 from rankline.runs.store import check_store, open_store, record_export, server, uri_of, uri_of_run
 from rankline.runs.summary import RunSummary, differences, find_run, runs_in, validation_of
-from rankline.serving.repository.ensemble import KIND, ExportedEnsemble
+from rankline.serving.repository.ensemble import KIND, ExportedEnsemble, active_versions
 from rankline.terminal.console import CONSOLE
 from rankline.training.tracking.config import OWN_ID
 from rankline.training.tracking.errors import reason_of
@@ -77,8 +78,22 @@ def test_failed_run_is_listed_with_its_reason(store: Store) -> None:
     store.client.set_terminated(run_id, "FAILED")
     found = find_run(store.reader, run_id)
     with CONSOLE.capture() as printed:
-        print_runs([found], frozenset(), CONSOLE)
+        print_runs([found], {}, CONSOLE)
     assert "shop: mlp (the loss is NaN)" in printed.get()
+
+
+def test_active_run_is_listed_with_the_version_that_is_active(store: Store, tmp_path: Path) -> None:
+    run_id = store.trained("mlp", {}, version=f"{NAME} 2")
+    for promote in (True, False):  # the export of version 2 was not promoted
+        publish_tiny(tmp_path / NAME, 10, run=(run_id, store.uri), promote=promote)
+    publish_tiny(tmp_path / "elsewhere", 10)
+    active = active_versions(tmp_path)
+    assert active == {run_id: f"{NAME} 1"}
+    runs = [find_run(store.reader, one) for one in (run_id, store.trained("other", {}))]
+    assert [run.active_version(active) for run in runs] == [f"{NAME} 1", ""]
+    with CONSOLE.capture() as printed:
+        print_runs(runs, active, CONSOLE)
+    assert re.findall(rf"{NAME} \d +active", printed.get()) == [f"{NAME} 1  active"]
 
 
 def test_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
@@ -241,6 +256,18 @@ def test_refusing_server_is_reported_in_one_line(
         check_store(str(server()))
     assert "s3cret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "does not exist"), (b"", "no such table"), (b"garbage" * 99, "not a database")]
+)
+def test_store_that_lost_a_run_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    if content is not None:
+        (tmp_path / "mlflow.db").write_bytes(content)
+    uri = uri_of(tmp_path)
+    check_store(uri)  # good enough for a new run
+    with pytest.raises(ArtifactError, match=reason):
+        check_run(uri, "0" * 32)
 
 
 @pytest.mark.parametrize("status", [200, 500])

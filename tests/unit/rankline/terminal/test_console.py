@@ -188,6 +188,8 @@ def test_regression_is_marked_with_its_certainty() -> None:
         "p99 ms": "worse",
     }
     assert "1 inconclusive: the interval includes the limit of 95%" in unsure
+    few = compared(result_of(latencies_ms=range(2, 8, 2)), max_regression=0)
+    assert "inconclusive: without a usable interval. Measure longer" in few
     assert "1 worse by more than 95%" in unsure
 
 

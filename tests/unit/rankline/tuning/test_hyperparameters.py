@@ -119,6 +119,14 @@ def test_choices_that_won_are_those_of_the_best_trial(workplace: Workplace, tune
     assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
 
 
+def test_command_trains_with_all_options_of_the_search(workplace: Workplace) -> None:
+    file = workplace.tracking.directory / "my recipe.yaml"
+    recipe = replace(workplace.recipe, file=file, unchanged=replace(TRAIN, model=DLRMConfig(), epochs=5))
+    tuned = replace(workplace, recipe=recipe).tune(1, train=replace(TRAIN, batch_size=32))
+    options = "--model mlp --batch-size 32 --epochs 2 --hidden 8"
+    assert tuned.command == f"rankline train '{file}' {options} --work-dir {file.parent}"
+
+
 def test_search_resumes_and_repeats_an_interrupted_trial(workplace: Workplace, tuned: Tuned) -> None:
     (study,) = workplace.studies
     study.ask()  # a process that was killed

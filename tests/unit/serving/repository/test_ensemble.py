@@ -14,8 +14,8 @@ import rankline.serving.deploy
 import rankline.serving.repository.ensemble
 from rankline.serving.repository.ensemble import (
     ExportedEnsemble,
-    active_runs,
     active_version,
+    active_versions,
     add_version,
     before,
     open_versions,
@@ -139,12 +139,12 @@ def test_unpromoted_version_leaves_the_active_one(tmp_path: Path) -> None:
         export(path, content="waiting", keep=2, promote=False)
     assert ExportedEnsemble.load(path).version == 1
     assert [version.version for version in versions(path)] == [1, 4, 5]
-    assert active_runs(tmp_path) == {"rfirst"}
+    assert active_versions(tmp_path) == {"rfirst": "m 1"}
     ExportedEnsemble.load(path, 5).activate()
-    assert active_runs(tmp_path) == {"rwaiting"}
+    assert active_versions(tmp_path) == {"rwaiting": "m 5"}
     assert before(path).version == 1  # which it takes over from
     (path / "m" / "config.pbtxt").write_text("damaged")
-    assert active_runs(tmp_path) == frozenset()
+    assert active_versions(tmp_path) == {}
 
 
 def test_concurrent_promotion_conflicts(tmp_path: Path) -> None:

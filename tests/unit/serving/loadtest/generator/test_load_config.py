@@ -20,6 +20,8 @@ from rankline.workflows.core.errors import ConfigError
         ({"time_limit_s": 1.0}, r"time_limit_s is 1, expected at least min_duration_s \(3"),
         ({"slo": "p99"}, "slo is 'p99', expected a percentile.*p99=10ms"),
         ({"slo": "p99=10ms", "rate": (5,)}, "cannot be combined"),
+        ({"rate": (5,), "concurrency": (4,)}, r"concurrency is \[4\], but a rate, slo or file"),
+        ({"slo": "p99=10ms", "concurrency": (1, 4)}, r"concurrency is \[1, 4\], but a rate, slo or file"),
         ({"arrivals": "trace.csv", "rate": (5,)}, "trace.csv already sets the rate"),
         (
             {"arrivals": "possion", "rate": (5,)},

@@ -114,16 +114,18 @@ def test_search_without_a_rate_is_a_problem() -> None:
     assert report_of(slo="p99=10ms", searches=searches).problems == ("rows_16: no tested rate met p99=10ms",)
 
 
-def test_search_reports_only_its_lowest_failed_rate() -> None:
+def test_search_reports_only_the_rate_it_found_or_its_lowest_failed_rate() -> None:
     def tried(rate_per_s: float, **changes: bool) -> LoadResult:
         load = Load(batch_size=1, rate_per_s=rate_per_s, arrivals="poisson")
         return result_of(
             load, np.arange(1, 9), is_stable=False, problem=f"at {rate_per_s:g}", is_refused=True, **changes
         )
 
-    searches = {1: SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)}
-    report = replace(report_of(tried(105.0), tried(200.0)), slo="p99=10ms", searches=searches)
-    assert report.problems == ("rows_1/rate_105: at 105",)
+    found = SearchResult(rate_per_s=100.0, failed_per_s=104.97, num_probes=3)
+    report = report_of(tried(100.0), tried(105.0), tried(200.0), slo="p99=10ms", searches={1: found})
+    assert report.problems == ("rows_1/rate_100: at 100",)
+    report = replace(report, searches={1: replace(found, rate_per_s=None)})
+    assert report.problems == ("rows_1/rate_105: at 105", "rows_1: no tested rate met p99=10ms")
     ended = replace(report_of(tried(200.0, is_cut_short=True), tried(400.0)), slo="p99=10ms", searches=None)
     assert ended.problems == ("rows_1/rate_200: at 200",)
     assert len(report_of(tried(105.0), tried(200.0)).problems) == 2
