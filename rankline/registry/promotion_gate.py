@@ -124,7 +124,7 @@ def try_out(
                 refusals.append(f"p99 was not measured ({result.metrics['p99_ms'].reason or result.problem})")
             elif p99_ms > bounds.p99_ms:
                 refusals.append(f"p99 is {p99_ms:.2f} ms, expected at most {bounds.p99_ms:g}")
-    found = difference(bounds.metric, *scored)
+    found = difference(bounds.metric, scored[0], scored[1], 2 * [prepared.heldout_groups()])
     objective = objective_of([head])
     higher_is_better = objective.higher_is_better and objective.name == bounds.metric
     gain = found.change if higher_is_better else -found.change

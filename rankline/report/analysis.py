@@ -27,7 +27,7 @@ Predict = Callable[[pa.Table], Array]
 """Scores raw rows: (N, columns) → (N,), or (N, values of all heads)."""
 _MAX_COLUMNS = 50
 _MAX_SHUFFLED_ROWS = 5_000
-_MAX_TRAINING_ROWS = 500_000  # for the baseline and the activity of groups
+_MAX_TRAINING_ROWS = 500_000  # for the baseline
 _MAX_CLASSES = 50
 _NUM_BINS = 20
 _PRIOR_ROWS = 10.0  # rows of the overall mean that are added to each value of the baseline
@@ -109,7 +109,13 @@ class Analysis:
 def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Array, predict: Predict) -> Analysis:
     """Analyze a model from its scores for the held-out rows. `predict` scores rows with shuffled columns."""
     heads = prepared.spec.heads
-    kept = ValidationScores(heads=heads, labels=labels[:MAX_ROWS], scores=scores[:MAX_ROWS])
+    groups = prepared.heldout_groups()
+    kept = ValidationScores(
+        heads=heads,
+        labels=labels[:MAX_ROWS],
+        scores=scores[:MAX_ROWS],
+        groups=None if groups is None else groups[:MAX_ROWS],
+    )
     inputs = [name for name in prepared.inputs if name in rows.column_names]
     losses = _losses(heads, rows.select(inputs), inputs[:_MAX_COLUMNS], labels, predict)
     columns = [_column(name, _role(prepared, name), rows[name], losses.get(name)) for name in inputs[:_MAX_COLUMNS]]
@@ -121,13 +127,13 @@ def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Arr
     baseline = None
     if single and encoded is not None and known is not None:
         baseline = _baseline(prepared, single, known, encoded, kept)
-        parts = dict(_parts(prepared, single, known, encoded, rows, columns, kept))
+        parts = dict(_parts(prepared, single, encoded, rows, columns, kept))
     return Analysis(
         scores=kept,
         columns=tuple(columns),
         num_columns=len(inputs),
         parts=parts,
-        whole=_part("all rows", single, kept.labels, kept.scores) if single else None,
+        whole=_part("all rows", single, kept) if single else None,
         baseline=baseline,
         ranked=rank_items(prepared, rows, labels, predict),
     )
@@ -188,16 +194,21 @@ def _training_rows(prepared: "PreparedData") -> pa.Table | None:
     source = prepared.spec.sources.get("train")
     if source is None or source.type != PARQUET:
         return None
-    return open_files([prepared.path / name for name in source.files]).head(_MAX_TRAINING_ROWS)
+    fragments = open_files([prepared.path / name for name in source.files]).get_fragments()
+    groups = [group for fragment in fragments for group in fragment.split_by_row_group()]
+    every = -(-source.num_rows // _MAX_TRAINING_ROWS)  # row groups may be in the order of time
+    return pa.concat_tables([group.to_table() for group in groups[every - 1 :: every]])
 
 
-def _part(name: str, head: Head, labels: Array, scores: Array) -> Part:
+def _part(name: str, head: Head, kept: ValidationScores, where: Array | slice = slice(None)) -> Part:
     objective = objective_of([head])
     figure = error = math.nan
+    labels, scores = kept.labels[where], kept.scores[where]
+    groups = None if kept.groups is None else kept.groups[where]
     if len(labels) >= _MIN_ROWS:
         with suppress(KeyError, ValueError):  # a single class
             figure = score_heads([head], labels, scores)[objective.name]
-            error = standard_error(MEASURABLE[objective.name](labels, scores))
+            error = standard_error(MEASURABLE[objective.name](labels, scores), groups)
     most = 1.0 if objective.higher_is_better else math.inf
     return Part(name=name, num_rows=len(labels), figure=figure, error=error, most=most)
 
@@ -205,32 +216,35 @@ def _part(name: str, head: Head, labels: Array, scores: Array) -> Part:
 def _parts(
     prepared: "PreparedData",
     head: Head,
-    known: pa.Table,
     encoded: pa.Table,
     rows: pa.Table,
     columns: Sequence[Column],
     kept: ValidationScores,
 ) -> Iterator[tuple[str, Sequence[Part]]]:
     def divided(places: Array, names: Sequence[str]) -> list[Part]:
-        found = [
-            _part(name, head, kept.labels[places == place], kept.scores[places == place])
-            for place, name in enumerate(names)
-        ]
+        found = [_part(name, head, kept, places == place) for place, name in enumerate(names)]
         return [part for part in found if part.num_rows]
 
-    ids = {f.name for f in prepared.spec.categorical if not f.is_list and f.name in encoded.column_names}
-    if (group := prepared.group_by) in ids:
-        counts = np.bincount(known[group].to_numpy())
-        own = encoded[group].to_numpy()
-        num_known = np.where(own < len(counts), counts[np.minimum(own, len(counts) - 1)], 0)
-        names = ["no training rows", *(f"{low} to {low * 10 - 1} training rows" for low in _ACTIVITY[1:-1])]
+    known = {
+        f.name: trained
+        for f in prepared.spec.categorical
+        if not f.is_list and f.name in encoded.column_names and (trained := prepared.trained_on(f.name))
+    }
+    if (group := prepared.group_by) in known:
+        first, counts = known[group]
+        num_known = np.concatenate([np.zeros(first, np.int64), counts])[encoded[group].to_numpy()]
+        names = [
+            "no training rows" if counts.min() == 1 else "new or rare",
+            *(f"{low} to {low * 10 - 1} training rows" for low in _ACTIVITY[1:-1]),
+        ]
         names.append(f"{_ACTIVITY[-1]} or more training rows")
         yield f"By {group}", divided(np.searchsorted(_ACTIVITY, num_known, side="right") - 1, names)
     is_new = np.zeros(encoded.num_rows, bool)
-    for name in ids:
-        is_new |= encoded[name].to_numpy() == FIRST_UNSEEN_ID
+    for name, (first, _) in known.items():
+        ids = encoded[name].to_numpy()
+        is_new |= (ids >= FIRST_UNSEEN_ID) & (ids < first)
     if is_new.any() and not is_new.all():
-        yield "By values seen in training", divided(is_new.astype(np.int64), ["all values seen", "an unseen value"])
+        yield "By values known to the model", divided(is_new.astype(np.int64), ["all known", "a new or rare value"])
     for column in columns:
         if column.num_distinct and 1 < column.num_distinct <= _MAX_CATEGORIES and column.name not in (group,):
             values = rows[column.name].combine_chunks().slice(0, len(kept.labels))
@@ -272,7 +286,7 @@ def _baseline(
         return None
     column, figure, scores = best
     models, simple = (MEASURABLE[objective.name](kept.labels, made) for made in (kept.scores, scores))
-    return Baseline(column=column, figure=figure, error=standard_error(models - simple))
+    return Baseline(column=column, figure=figure, error=standard_error(models - simple, kept.groups))
 
 
 def _means(head: Head, values: Array, labels: Array, asked: Array) -> Array:

@@ -165,10 +165,11 @@ def _compared_quality(
     found = []
     for head in heads:
         own = [(one[head.column].labels, one[head.column].scores) for one in rows]
+        groups = [one[head.column].groups for one in rows]
         prefix = f"{head.column}: " if len(first.heads) > 1 else ""
         try:
             for name, title, higher_is_better in _figures_of(head):
-                measured = difference(name, own[0], own[1])
+                measured = difference(name, own[0], own[1], groups)
                 found.append(QualityDifference(title=prefix + title, higher_is_better=higher_is_better, found=measured))
         except ValueError as error:  # the stored rows may have only one class
             remarks.append(f"{head.column} was not compared: {str(error).rstrip('.')}")

@@ -144,6 +144,18 @@ def evaluate_task(task: str, rows: ScoredRows) -> dict[str, float]:
     return {name: value for name, value in figures.items() if not math.isnan(value)}
 
 
+def try_metrics(heads: Sequence[Head]) -> None:
+    """Compute all metrics of two made-up rows, so that a package's metric that fails does so before training.
+
+    Raises:
+        ConfigError: a metric of a package cannot be loaded, or fails.
+    """
+    labels, groups = np.array([0, 1], np.float32), np.zeros(2, np.int64)
+    for head in heads:
+        scores = np.full((2, head.width), 1 / max(head.width, 2), np.float32)
+        evaluate_task(head.task, ScoredRows.of(labels, scores if head.width > 1 else scores[:, 0], groups))
+
+
 def _measured_by_package(name: str, metric: Metric, rows: ScoredRows) -> float:
     try:
         return float(metric.measure(rows))

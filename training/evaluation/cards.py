@@ -3,7 +3,6 @@
 Cards of scored rows take several models, name → rows, and draw them over each other.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from rankline.training.distributed.communicator import Array
 from rankline.training.evaluation import METRICS
-from rankline.training.evaluation.confidence import LEVEL
+from rankline.training.evaluation.confidence import wilson_interval
 from rankline.training.evaluation.scored_rows import ScoredRows
 from rankline.workflows.core.formatting import quality_figure
 from rankline.workflows.page.charts import Axis, Chart, Points, percent, plain
@@ -86,7 +85,7 @@ def _roc_points(rows: ScoredRows) -> Points:
 
 def _calibration(head: Head, models: Rows) -> Card:
     binned = {name: _binned(rows) for name, rows in models.items()}
-    ends = [0.0, *(end for bins in binned.values() for x, y, error in bins for end in (x, min(y + error, 1.0)))]
+    ends = [0.0, *(end for bins in binned.values() for x, _, (_, high) in bins for end in (x, high))]
     chart = Chart(
         Axis.linear(ends, "predicted probability", percent),
         Axis.linear(ends, text=percent),
@@ -96,9 +95,13 @@ def _calibration(head: Head, models: Rows) -> Card:
     chart.line([(0, 0), (top, top)], 4, kind="dashed")
     for color, (name, bins) in enumerate(binned.items()):
         points = [(x, y) for x, y, _ in bins]
-        chart.whiskers(points, [(max(y - error, 0), min(y + error, top)) for _, y, error in bins], color)
+        chart.whiskers(points, [bounds for *_, bounds in bins], color)
         chart.line(points, color)
-        chart.dots(points, [f"predicted {x:.1%}, observed {y:.1%} ± {error:.1%}" for x, y, error in bins], color)
+        chart.dots(
+            points,
+            [f"predicted {x:.1%}, observed {y:.1%} ({low:.1%} to {high:.1%})" for x, y, (low, high) in bins],
+            color,
+        )
         _name(chart, points, name, color)
     note = (
         f"Observed share of positives against the predicted one, in {_NUM_BINS} bins with equal numbers of rows. "
@@ -112,10 +115,10 @@ def _bins(rows: ScoredRows) -> list[Array]:
     return [part for part in np.array_split(np.argsort(rows.scores, kind="stable"), _NUM_BINS) if len(part)]
 
 
-def _binned(rows: ScoredRows) -> list[tuple[float, float, float]]:
-    """Return mean score, mean label and half the width of its 95% interval for bins with equal numbers of rows."""
+def _binned(rows: ScoredRows) -> list[tuple[float, float, tuple[float, float]]]:
+    """Return mean score, mean label and its 95% interval for bins with equal numbers of rows."""
     means = [(float(rows.scores[part].mean()), float(rows.labels[part].mean()), len(part)) for part in _bins(rows)]
-    return [(x, y, LEVEL * math.sqrt(y * (1 - y) / count)) for x, y, count in means]
+    return [(x, y, wilson_interval(y, count)) for x, y, count in means]
 
 
 def _scores(head: Head, models: Rows) -> Card:

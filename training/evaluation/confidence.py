@@ -4,10 +4,13 @@ To first order, a metric of N rows is the mean of one contribution per row. Its 
 deviation of the contributions over √N, and the standard error of the difference of two models is computed in the same
 way from the differences per row. For AUC this is the method of DeLong, DeLong and Clarke-Pearson 1988, "Comparing the
 areas under two or more correlated receiver operating characteristic curves".
+
+Rows of a group, such as a user, may depend on each other, so their contributions are added up first, and groups take
+the place of rows (Cameron & Miller 2015, "A Practitioner's Guide to Cluster-Robust Inference").
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,23 +52,46 @@ class Difference:
         return low > 0 or high < 0
 
 
-def difference(name: str, before: tuple[Array, Array], after: tuple[Array, Array]) -> Difference:
+def difference(
+    name: str,
+    before: tuple[Array, Array],
+    after: tuple[Array, Array],
+    groups: Sequence[Array | None] = (None, None),
+) -> Difference:
     """Compare two models on a metric from `MEASURABLE`.
 
     Args:
         before, after: labels and scores, shape (N,) each, or (N, C) for scores of several classes. If the labels are
             equal and in the same order, the rows are assumed to be the same.
+        groups: groups of the rows of both, shape (N,) each, or None if the rows are independent.
     """
     figures = [METRICS[name].measure(ScoredRows.of(*rows)) for rows in (before, after)]
     added = [MEASURABLE[name](*rows) for rows in (before, after)]
     is_paired = np.array_equal(before[0], after[0], equal_nan=True)
-    error = standard_error(added[1] - added[0]) if is_paired else math.hypot(*map(standard_error, added))
+    if is_paired:
+        error = standard_error(added[1] - added[0], groups[1])
+    else:
+        error = math.hypot(*map(standard_error, added, groups))
     return Difference(before=figures[0], after=figures[1], error=error, is_paired=is_paired)
 
 
-def standard_error(added: Array) -> float:
-    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows."""
-    return float(added.std(ddof=1) / np.sqrt(len(added))) if len(added) > 1 else float("nan")
+def standard_error(added: Array, groups: Array | None = None) -> float:
+    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows or groups."""
+    parts = added - added.mean()
+    if groups is not None:
+        parts = np.bincount(np.unique(groups, return_inverse=True)[1], parts)
+    num_parts = len(parts)
+    if num_parts < 2:
+        return math.nan
+    return float(np.sqrt(np.square(parts).sum() * num_parts / (num_parts - 1)) / len(added))
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """Return the 95% interval of a share of `count` rows (Wilson 1927). It has a width even for shares of 0 and 1."""
+    square = LEVEL**2
+    middle = (share + square / (2 * count)) / (1 + square / count)
+    half = LEVEL / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def _added_to_auc(labels: Array, scores: Array) -> Array:

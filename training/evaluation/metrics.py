@@ -126,7 +126,8 @@ def gauc(rows: ScoredRows) -> float:
     """Return the mean AUC over groups, weighted by row count. Groups with a single class are omitted.
 
     This is the grouped AUC of Zhou et al. 2018 ("Deep Interest Network for Click-Through Rate Prediction"). With users
-    as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`.
+    as groups, it measures how well items are ordered *for one user*. Ties count half, as in `auc`. Users whose values
+    are new or too rare to have an id of their own share one, and count as one group.
     """
     assert rows.groups is not None
     order = np.lexsort((rows.scores, rows.groups))

@@ -19,6 +19,7 @@ FOLDER = "validation"
 """Directory among the artifacts of a run."""
 FILE = "scores.parquet"
 _HEADS = b"rankline.heads"
+_GROUPS = "rankline.groups"  # a label may be named "group"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +29,19 @@ class ValidationScores:
     Attributes:
         labels: shape (N,), for several heads (N, heads), NaN if missing.
         scores: shape (N,), or (N, values of all heads).
+        groups: number of each row's group, shape (N,); None if the rows have no groups.
     """
 
     heads: tuple[Head, ...]
     labels: Array
     scores: Array
+    groups: Array | None = None
 
     def by_head(self) -> Iterator[tuple[Head, ScoredRows]]:
-        return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores))
+        return split_by_head(self.heads, ScoredRows.of(self.labels, self.scores, self.groups))
 
     def write(self, directory: Path) -> None:
-        """Write each head's columns LABEL and LABEL_score to `FILE` in `directory`."""
+        """Write each head's columns LABEL and LABEL_score, and the groups, to `FILE` in `directory`."""
         labels, scores = (iter(values.reshape(len(values), -1).T) for values in (self.labels, self.scores))
         columns: dict[str, pa.Array] = {}
         for head in self.heads:
@@ -49,6 +52,8 @@ class ValidationScores:
                 if head.width == 1
                 else pa.FixedSizeListArray.from_arrays(pa.array(own.reshape(-1)), head.width)
             )
+        if self.groups is not None:
+            columns[_GROUPS] = pa.array(self.groups)
         heads = json.dumps([head.entry() for head in self.heads])
         pq.write_table(pa.table(columns).replace_schema_metadata({_HEADS: heads}), directory / FILE)
 
@@ -59,9 +64,10 @@ class ValidationScores:
             heads = tuple(map(Head.from_entry, json.loads(table.schema.metadata[_HEADS])))
             labels = concat_outputs([_values(table[head.column], 1) for head in heads])
             scores = concat_outputs([_values(table[f"{head.column}_score"], head.width) for head in heads])
+            groups = table[_GROUPS].to_numpy() if _GROUPS in table.column_names else None
         except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path} does not contain validation scores ({error}).") from None
-        return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores))
+        return cls(heads=heads, labels=_narrow(labels), scores=_narrow(scores), groups=groups)
 
 
 def _values(column: pa.ChunkedArray, width: int) -> Array:

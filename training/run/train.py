@@ -21,7 +21,7 @@ from rankline.training.data.loader.memory import available_bytes
 from rankline.training.data.open_split import first_rows as first_rows_of
 from rankline.training.distributed.communicator import SOLO, Communicator
 from rankline.training.distributed.config import WorkersConfig
-from rankline.training.evaluation import all_metrics, key_figures
+from rankline.training.evaluation import key_figures, try_metrics
 from rankline.training.evaluation.scored_rows import FirstRows
 from rankline.training.evaluation.validation_scores import FOLDER, ValidationScores
 from rankline.training.models import check_memory, check_rows
@@ -151,7 +151,16 @@ def train(
                 _log_compared(log, compared)
             _publish(job, trainer, details, log)
             if scored:
-                _log_validation(ValidationScores(heads=data.heads, labels=scored[0], scores=scored[1]), log)
+                groups = job.data.heldout_groups()
+                _log_validation(
+                    ValidationScores(
+                        heads=data.heads,
+                        labels=scored[0],
+                        scores=scored[1],
+                        groups=None if groups is None else groups[: len(scored[0])],
+                    ),
+                    log,
+                )
         if checkpoint is None:
             fitting.remove_checkpoint()
         return TrainedModel.load(output)
@@ -269,7 +278,7 @@ def _checked(
     check_same(world, whole, session, workers, job.fingerprint)
     check_rows(job.spec, whole.model)
     check_memory(job.spec, whole.model, copies=whole.copies_of_weights, num_bytes=available_bytes())
-    all_metrics()  # fail now, not after the first epoch, if a package's metric cannot be loaded
+    try_metrics(job.spec.heads)
     if session.device == "cuda" and not job.trainer_type.sees_gpu():
         raise ConfigError(
             f"device is 'cuda', but {framework.name} finds no GPU. Omit device, or run nvidia-smi and check that your "

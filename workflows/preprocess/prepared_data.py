@@ -135,6 +135,34 @@ class PreparedData:
     def heldout(self) -> pa.Table:
         return _read_table(self.path / HELDOUT)
 
+    def heldout_groups(self) -> NDArray[np.int64] | None:
+        """Return a number for the group of each held-out row, or None if the rows have no groups.
+
+        A row without a group is a group.
+        """
+        path, name = self.path / HELDOUT, self.group_by
+        if name is None or not path.exists() or name not in open_files(path).schema.names:
+            return None
+        values = _read_table(path, [name])[name].combine_chunks()
+        if pa.types.is_nested(values.type):
+            return None
+        distinct = values.dictionary_encode()
+        numbers: NDArray[np.int64] = distinct.indices.cast(pa.int64()).fill_null(-1).to_numpy().copy()
+        lacks = numbers < 0
+        numbers[lacks] = len(distinct.dictionary) + np.arange(lacks.sum())
+        return numbers
+
+    def trained_on(self, name: str) -> tuple[int, NDArray[np.int64]] | None:
+        """Return the first id of a column that stands for a single value, and the number of training rows of each such
+        value. Smaller ids are shared by new and rare values. None if the workflow has no vocabulary of the column.
+        """
+        path = self.path / "workflow" / "categories" / f"unique.{name}.parquet"
+        (cardinality,) = (feature.cardinality for feature in self.spec.features if feature.name == name)
+        if not path.exists() or cardinality is None:
+            return None
+        counts: NDArray[np.int64] = _read_table(path)[f"{name}_size"].to_numpy()
+        return cardinality - len(counts), counts
+
     def encoded(self, max_rows: int) -> pa.Table | None:
         """Return up to `max_rows` encoded validation rows, or None if the split is absent or not stored as Parquet."""
         if "valid" not in self.spec.sources or self.spec.source("valid").type != PARQUET:
@@ -157,8 +185,8 @@ class PreparedData:
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
 
 
-def _read_table(path: Path) -> pa.Table:
+def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     try:
-        return pq.read_table(path)
+        return pq.read_table(path, columns=columns)
     except (OSError, pa.ArrowInvalid) as error:
         raise ArtifactError(f"{path} cannot be read ({error}). Prepare the data again.") from None

@@ -1,5 +1,7 @@
 """A small prepared table whose label depends on one number and a little on a category."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +37,10 @@ def score(rows: pa.Table) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    directory = tmp_path_factory.mktemp("report")
+    return prepare_rows(tmp_path_factory.mktemp("report"), CONFIG)
+
+
+def prepare_rows(directory: Path, config: TableConfig) -> PreparedData:
     rng = np.random.default_rng(0)
     amount = rng.normal(size=NUM_ROWS)
     amount[:200] = np.nan
@@ -49,6 +54,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     )
     labels = (rng.random(NUM_ROWS) < score(rows)).astype(int)
     pq.write_table(rows.append_column("bought", pa.array(labels).cast(pa.string())), directory / "rows.parquet")
-    dataset = table_dataset("shop", CONFIG, directory)
+    dataset = table_dataset("shop", config, directory)
     raw = dataset.read(directory)
     return prepare(dataset, raw, directory / "prepared", PrepareConfig(), RowsConfig(), source="a test")

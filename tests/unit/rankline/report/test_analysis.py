@@ -1,13 +1,16 @@
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rankline.report.analysis import Analysis, analyze
 from rankline.training.evaluation import quality
 from rankline.workflows.preprocess.prepared_data import PreparedData
-from tests.unit.rankline.report.conftest import score
+from tests.unit.rankline.report.conftest import CONFIG, prepare_rows, score
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,25 @@ def test_parts_cover_the_rows_and_have_intervals(found: Analysis, rows: pa.Table
     names = [part.name for part in found.parts["By user"]]
     assert names[0] == "no training rows"
     assert names[-1] == "100 or more training rows"
+
+
+@pytest.mark.parametrize("buckets", [0, 3])
+def test_rare_users_share_no_part_with_active_ones(tmp_path: Path, buckets: int) -> None:
+    user = replace(CONFIG.columns["user"], frequency_threshold=4, hash_buckets=buckets)
+    made = prepare_rows(tmp_path, replace(CONFIG, columns={**CONFIG.columns, "user": user}))
+    rows = made.heldout()
+    found = analyze(made, rows, rows["bought"].to_numpy(), score(rows), score)
+    trained = Counter(pq.read_table(tmp_path / "rows.parquet")["user"].to_pylist())
+    trained.subtract(rows["user"].to_pylist())
+    known = np.array([trained[one] for one in rows["user"].to_pylist()])
+    parts = {part.name: part.num_rows for part in found.parts["By user"]}
+    assert parts["new or rare"] == (known < 4).sum()
+    assert parts["1 to 9 training rows"] == ((known >= 4) & (known < 10)).sum()
+    of_known = [part.num_rows for part in found.parts["By values known to the model"]]
+    assert of_known == [(known >= 4).sum(), (known < 4).sum()]
+    groups = made.heldout_groups()
+    assert groups is not None
+    assert len(set(groups)) == len(set(rows["user"].to_pylist()))
 
 
 def test_single_class_leaves_the_rest(prepared: PreparedData, rows: pa.Table) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from rankline.training.distributed.communicator import Array
-from rankline.training.evaluation.confidence import MEASURABLE, Difference, difference, standard_error
+from rankline.training.evaluation.confidence import MEASURABLE, Difference, difference, standard_error, wilson_interval
 
 RNG = np.random.default_rng(7)
 NUM_ROWS = 300
@@ -87,6 +87,20 @@ def test_influence_is_the_derivative_by_row_weights() -> None:
 def test_standard_error_needs_two_rows() -> None:
     assert standard_error(np.array([1.0, 3.0])) == 1
     assert np.isnan(standard_error(np.array([1.0])))
+    assert np.isnan(standard_error(np.array([1.0, 3.0]), np.zeros(2)))
+
+
+def test_rows_of_a_group_count_as_one() -> None:
+    rows, groups = np.tile(np.arange(NUM_ROWS), 4), np.tile(np.arange(NUM_ROWS) * 3, 4)
+    pairs = [(LABELS, scores) for scores in SCORES]
+    once, often = difference("auc", *pairs), [(labels[rows], scores[rows]) for labels, scores in pairs]
+    assert difference("auc", *often, groups=[groups, groups]).error == pytest.approx(once.error)
+    assert difference("auc", *often).error == pytest.approx(once.error / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(("share", "count", "bounds"), [(0.0, 82, (0.0, 0.0448)), (0.5, 10, (0.2366, 0.7634))])
+def test_interval_of_a_share_has_a_width(share: float, count: int, bounds: tuple[float, float]) -> None:
+    assert wilson_interval(share, count) == pytest.approx(bounds, abs=1e-4)
 
 
 def test_rows_without_a_label_are_the_same_rows() -> None:
