@@ -16,8 +16,10 @@ from typing import Any
 from rankline.recipes import amazon, criteo, movielens
 from rankline.recipes.base import Recipe
 from rankline.recipes.recipe_file import is_recipe_file, read_recipe
-from rankline.workflows.core.errors import ConfigError
+from rankline.workflows.core.errors import ConfigError, DataError
 from rankline.workflows.core.formatting import did_you_mean
+from rankline.workflows.data.tabular.config import FilesConfig
+from rankline.workflows.data.tabular.files import find_files
 from rankline.workflows.storage.artifacts import CALLED
 
 GROUP = "rankline.recipes"
@@ -66,7 +68,7 @@ def _found(name: str) -> Recipe:
             )
         return replace(_found(base), name=own)
     found = available()
-    if name not in found.recipes and Path(name).exists():
+    if name not in found.recipes and _is_data(Path(name)):
         raise ConfigError(f"{name} is data, not a recipe. Create a recipe from it first: rankline init {name}")
     if name not in found.recipes:
         problems = "".join(f" Also, {problem}." for problem in found.problems)
@@ -75,6 +77,16 @@ def _found(name: str) -> Recipe:
             f"{', '.join(found.recipes)}, or a file written by rankline init.{problems}"
         )
     return found.recipes[name]
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a path is a file or a directory of data files, unlike a folder of code named after its recipe."""
+    if not path.is_dir():
+        return path.exists()
+    try:
+        return bool(find_files(FilesConfig(files=(str(path),)), Path()))
+    except (DataError, OSError):
+        return False
 
 
 def _new_recipes(entry: EntryPoint, known: Mapping[str, Recipe]) -> dict[str, Recipe]:

@@ -6,6 +6,7 @@ short name works too, also in recipe files.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from importlib import import_module
 from importlib.metadata import entry_points
 
@@ -74,6 +75,12 @@ def model_named(name: str) -> type[ModelConfig]:
         raise ConfigError(
             f"model {name!r} lacks {listed(lacking, 2)}. Define both as class variables, such as "
             'name: ClassVar[str] = "mine" and network: ClassVar[str] = "my_package.network:build".'
+        )
+    required = [field for field in fields(found) if field.init and field.default is field.default_factory is MISSING]
+    if required:
+        raise ConfigError(
+            f"model {name!r} has {listed([field.name for field in required], 5)} without a default, expected a default "
+            "for each field. Add one."
         )
     return found
 

@@ -178,7 +178,7 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
             f"{kind.__name__}. Supported: {', '.join(sorted({op.__name__ for op in LOWERINGS}))}."
         )
     try:
-        lowered: Mapping[str, Expression] = lowering(op, selector, columns)
+        lowered = lowering(op, selector, columns)
     except Exception as error:
         if kind in LOWERINGS or isinstance(error, RanklineError):
             raise
@@ -186,7 +186,21 @@ def _lower(op: Any, selector: nvt.ColumnSelector, columns: Mapping[str, Expressi
             f"{kind.__name__}.lower failed ({type(error).__name__}: {error}). Fix it (--debug shows the "
             f"traceback), or remove it and run the workflow through NVTabular: --uncompiled {kind.__name__}."
         ) from error
-    return lowered
+    return _checked(lowered, kind)
+
+
+def _checked(lowered: Any, kind: type) -> Mapping[str, Expression]:
+    wrong = type(lowered).__name__
+    if isinstance(lowered, Mapping):
+        others = [(name, value) for name, value in lowered.items() if not isinstance(value, Expression)]
+        if not others:
+            return lowered
+        name, value = others[0]
+        wrong = f"{type(value).__name__} for column {name!r}"
+    raise LoweringError(
+        f"{kind.__name__}.lower returns {wrong}, expected a mapping from column names to expressions. Make each "
+        "expression from the given columns with rankline.workflows.compiler.expressions.apply."
+    )
 
 
 def _fitted(name: str, column: Expression, dtype: str | None, width: int | None) -> Expression:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.progress import Progress
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig, SequenceConfig
 from rankline.workflows.preprocess.config import PrepareConfig
-from rankline.workflows.preprocess.raw import RawData
+from rankline.workflows.preprocess.raw import RawData, StreamedRows
 from rankline.workflows.schema.targets import Head
 from rankline.workflows.storage.download import Archive
 
@@ -106,6 +107,26 @@ class Dataset:
     @property
     def labels(self) -> tuple[str, ...]:
         return tuple(head.column for head in self.heads)
+
+    def raw_data(self, directory: Path) -> RawData:
+        """Read the raw rows.
+
+        Raises:
+            DataError: the files are missing or invalid.
+            ConfigError: `read` returns something else.
+        """
+        raw = self.read(directory)
+        if not isinstance(raw, RawData):
+            raise ConfigError(
+                f"`read` of dataset {self.name} returns {type(raw).__name__}, expected RawData. Return "
+                "RawData(rows=TABLE, fingerprint=fingerprint_of(FILES)) of rankline.workflows.preprocess.raw."
+            )
+        if not isinstance(raw.rows, pa.Table | StreamedRows):
+            raise ConfigError(
+                f"`read` of dataset {self.name} returns rows as {type(raw.rows).__name__}, expected pyarrow.Table or "
+                "StreamedRows. Convert them, such as with pyarrow.Table.from_pandas."
+            )
+        return raw
 
     @property
     def encoding(self) -> type[EncodingConfig]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.machine import freed_memory_kept
 from rankline.workflows.core.progress import SILENT, Progress
-from rankline.workflows.nvt.compat import quiet_nvtabular
+from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import check_loadable, keep_vocabularies_in, save_workflow
 from rankline.workflows.nvt.operators.hashing import with_stable_hashes
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig, SequenceConfig
@@ -52,9 +52,10 @@ def prepare(
     rows come from, for readers and for MLflow. Larger `partition_rows` take more memory.
 
     Raises:
-        DataError: a row cannot be read, no rows are left for training or validation, a label does not fit its task, or
-            a split does not allow training or evaluation.
-        ConfigError: an option is out of range or not applicable to the dataset, or an operator's class is unknown.
+        DataError: a column is missing, a row cannot be read, no rows are left for training or validation, a label does
+            not fit its task, or a split does not allow training or evaluation.
+        ConfigError: an option is out of range or not applicable to the dataset, its graph returns no workflow, or an
+            operator's class is unknown.
         SpecError: the graph does not output the columns that the encoding needs.
     """
     config, choices = config or PrepareConfig(), encoding or dataset.encoding()
@@ -83,7 +84,7 @@ def prepare(
             job = PrepareContext(
                 directory=directory, scratch=scratch, partition_rows=partition_rows, pool=pool, report=report
             )
-            workflow = with_stable_hashes(dataset.graph(raw, config, choices))
+            workflow = with_stable_hashes(_graph(dataset, raw, config, choices))
             check_loadable(workflow)
             keep_vocabularies_in(workflow, scratch)
             training_rows = rows.write_training_rows(workflow, job)
@@ -103,3 +104,13 @@ def prepare(
         )
         write_spec(replace(spec, metadata=metadata), directory)
     return PreparedData.published(output)
+
+
+def _graph(dataset: Dataset, raw: RawData, config: PrepareConfig, choices: EncodingConfig) -> nvt.Workflow:
+    workflow = dataset.graph(raw, config, choices)
+    if not isinstance(workflow, nvt.Workflow):
+        raise ConfigError(
+            f"`graph` of dataset {dataset.name} returns {type(workflow).__name__}, expected nvt.Workflow. Return "
+            "nvt.Workflow(COLUMNS)."
+        )
+    return workflow

@@ -10,6 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankline.workflows.core.errors import DataError
+from rankline.workflows.core.formatting import listed
 from rankline.workflows.nvt.keys import sorted_distinct
 from rankline.workflows.storage.artifacts import sha256_of
 
@@ -50,6 +52,16 @@ class RawData:
     dropped: Mapping[str, int] = field(default_factory=dict)  # reason → number of rows excluded from `rows`
     noticed: Mapping[str, int] = field(default_factory=dict)  # remark → number of rows that it applies to
     fingerprint: str  # SHA-256 over the source files, see `fingerprint_of`
+
+    def check_columns(self, names: Iterable[str], dataset: str, needed_by: str) -> None:
+        """Raise `DataError` if the rows lack one of the columns that a part of the dataset needs."""
+        found = self.rows.schema.names
+        if missing := [repr(name) for name in names if name not in found]:
+            columns = listed(list(map(repr, found)), 20) or "none"
+            raise DataError(
+                f"the rows of {dataset} have no column {listed(missing, 5)}, expected by its {needed_by}. Their "
+                f"columns are {columns}. Rename columns in the files, or change the dataset."
+            )
 
 
 def fingerprint_of(paths: Iterable[Path]) -> str:

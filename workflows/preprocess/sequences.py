@@ -70,6 +70,7 @@ class HistoryEncoding:
         if raw.catalog is None or not len(raw.catalog):
             raise DataError(f"the catalog of {dataset.name} is empty. Provide the files that describe the items.")
         assert dataset.sequence is not None  # guaranteed by `Dataset.encoding`
+        raw.check_columns([dataset.sequence.user, dataset.sequence.item], dataset.name, "histories")
         self._dataset, self._raw, self._config, self._columns = dataset, raw, config, dataset.sequence
 
     @property

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from rankline.workflows.core.errors import ConfigError, DataError, SpecError
 from rankline.workflows.nvt.compat import nvt
 from rankline.workflows.nvt.io.workflow import for_inference, load_workflow
-from rankline.workflows.nvt.operators.arrow_input import arrow_columns
+from rankline.workflows.nvt.operators.arrow_input import arrow_columns, raw_columns
 from rankline.workflows.nvt.operators.values import holds_text
 from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.dataset import Dataset
@@ -57,6 +57,9 @@ class TabularPreprocessor:
     """The `Encoding` that splits raw rows, then encodes each split one file at a time."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
+        split_by = {"time": dataset.time, "group": dataset.group or dataset.group_by}.get(config.split)
+        raw.check_columns(dataset.inputs, dataset.name, "inputs")
+        raw.check_columns([split_by] if split_by else [], dataset.name, f"split by {config.split}")
         self._dataset, self._raw, self._config = dataset, raw, config
         self._splits: tuple[RawSplit, ...] = ()
         self.dropped: Mapping[str, int] = {}
@@ -66,6 +69,7 @@ class TabularPreprocessor:
         return {split.name: split.num_rows for split in self._splits}
 
     def write_training_rows(self, workflow: nvt.Workflow, job: PrepareContext) -> RawSplit:
+        self._raw.check_columns(raw_columns(workflow), self._dataset.name, "graph")
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
         by = split_by_column(

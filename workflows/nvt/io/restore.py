@@ -266,7 +266,11 @@ def _make_shell(maker: _Maker, call: PickledObject) -> Any:
 
 
 def _make_operator(maker: _Maker, call: PickledObject) -> Any:
-    kind = getattr(importlib.import_module(call.module), call.attribute, None)
+    try:
+        module = importlib.import_module(call.module)
+    except Exception as error:
+        raise ImportError(f"{call.module}: {type(error).__name__}: {error}") from error
+    kind = getattr(module, call.attribute, None)
     # The class must be defined in the module, not just imported there: modules contain more than their own classes.
     if not (isinstance(kind, type) and issubclass(kind, ops.Operator) and kind.__module__ == call.module):
         raise _not_data(call.name)

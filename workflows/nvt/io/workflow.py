@@ -148,6 +148,11 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
         )
         reason = " ".join(str(error).split())  # names in the message may contain line feeds
         raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None
+    except ImportError as error:
+        remedy = _too_old(directory) or "Install or fix the package of this module."
+        raise ArtifactError(
+            f"{path} was not loaded: a module that the workflow needs cannot be imported ({in_short(error)}). {remedy}"
+        ) from None
     except Exception as error:  # damaged pickles raise many types of exceptions
         remedy = _too_old(directory) or "Prepare the data again."
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None

@@ -28,6 +28,18 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
     return sorted(name for name, kinds in readers.items() if kinds <= _TAKE_ARROW)
 
 
+def raw_columns(workflow: nvt.Workflow) -> list[str]:
+    """Return the columns that a graph, fitted or not, selects by name from the raw rows."""
+    return sorted(
+        {
+            name
+            for node in iter_nodes([workflow.output_node])
+            if node.selector is not None and not node.parents_with_dependencies
+            for name in node.selector.names
+        }
+    )
+
+
 def _readers(node: Any, nodes: Sequence[Any]) -> set[type]:
     """Return the operator classes that read a node's data, looking past nodes that pass Arrow columns through."""
     if type(node.op) not in _PASS_ON:

@@ -302,3 +302,15 @@ def test_missing_file_is_refused_with_the_one_of_almost_that_name(tmp_path: Path
     written(tmp_path, "name: t\n")
     with pytest.raises(ConfigError, match=r"rankline\.yml cannot be read .* Did you mean 'rankline\.yaml'"):
         read_recipe(tmp_path / "rankline.yml")
+
+
+def test_only_files_and_folders_of_data_are_called_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("shop/recipes.py", "logs/monday.csv"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("a,b\n")
+    with pytest.raises(ConfigError, match="unknown recipe 'shop'"):
+        recipe_named("shop")
+    for data in ("logs", "logs/monday.csv"):
+        with pytest.raises(ConfigError, match=f"{data} is data, not a recipe"):
+            recipe_named(data)

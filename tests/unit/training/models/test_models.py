@@ -231,9 +231,17 @@ class NetworklessConfig(ModelConfig):
     network: ClassVar[str] = "math:sqrt"
 
 
+@dataclass(frozen=True, kw_only=True)
+class RequiredConfig(NetworklessConfig):
+    units: int
+    depth: int = 1
+
+
 def test_outside_model_that_is_not_complete_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="lacks name. Define both as class variables"):
         model_named(f"{__name__}:NamelessConfig")
+    with pytest.raises(ConfigError, match=r"RequiredConfig' has units without a default, expected a default for each"):
+        model_named(f"{__name__}:RequiredConfig")
     with pytest.raises(ConfigError, match=r"'math:sqrt' of model 'networkless' is not a function of three arguments"):
         NetworklessConfig().build(scalar_spec([(9, 4)], 1), StepConfig())
     (tmp_path / "thawed.py").write_text(

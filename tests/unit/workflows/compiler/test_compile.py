@@ -40,6 +40,20 @@ class Misspelt(ops.Operator):  # type: ignore[misc]  # NVTabular has no types
         return {name: columns[name] for name in selector.name}
 
 
+class ReturnsNothing(Misspelt):
+    def lower(self, selector: Any, columns: Any) -> Any: ...
+
+
+class ReturnsList(Misspelt):
+    def lower(self, selector: Any, columns: Any) -> Any:
+        return [columns[name] for name in selector.names]
+
+
+class ReturnsNumbers(Misspelt):
+    def lower(self, selector: Any, columns: Any) -> Any:
+        return dict.fromkeys(selector.names, 1.5)
+
+
 ROWS = pd.DataFrame({"a": [1, 2, 2], "b": [1, 5, 5], "x": [0.5, 1.5, 2.5], "w": ["p", "q", None]})
 BRANDS = pd.DataFrame({"a": [1, 2], "brand": ["p", "q"], "cost": [0.5, 0.25]})
 
@@ -99,6 +113,9 @@ def test_columns_below_a_cardinality_are_left_out(tmp_path: Path) -> None:
     [
         (lambda: ["x"] >> GreaterThan(1.0), r"operator GreaterThan \(columns \['x'\]\) cannot be compiled. Replace"),
         (lambda: ["x"] >> Misspelt(), r"Misspelt\.lower failed \(AttributeError: .*'name'\)\. Fix it .*, or"),
+        (lambda: ["x"] >> ReturnsNothing(), r"ReturnsNothing\.lower returns NoneType, expected a mapping from column"),
+        (lambda: ["x"] >> ReturnsList(), r"ReturnsList\.lower returns list, expected a mapping from column names to"),
+        (lambda: ["x"] >> ReturnsNumbers(), r"ReturnsNumbers\.lower returns float for column 'x', expected a mapping"),
         (lambda: ["a"] >> ops.Filter(lambda frame: frame["a"] > 0), r"operator Filter \(columns \['a'\]\) drops rows"),
         (lambda: ["x"] >> ops.Dropna(), "operator Dropna .*drops rows.*FillMissing"),
         (

@@ -262,3 +262,40 @@ def test_data_whose_rows_were_to_be_encoded_in_training_are_refused(raw: RawData
         write_spec(online, directory)
     with pytest.raises(ArtifactError, match="contains raw rows, .*run rankline prepare"):
         PreparedData.load(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "encoding", "part"),
+    [
+        ("movieId", RowsConfig(), "inputs"),
+        ("rating", RowsConfig(), "graph"),
+        ("timestamp", RowsConfig(split="time"), "split by time"),
+    ],
+)
+def test_missing_column_is_named_with_the_columns_that_exist(
+    raw: RawData, tmp_path: Path, lacking: str, encoding: RowsConfig, part: str
+) -> None:
+    rows = raw.rows.drop_columns([lacking]).append_column("cost", raw.rows["rating"])
+    with pytest.raises(DataError) as refused:
+        prepare(MOVIELENS, replace(raw, rows=rows), tmp_path / "p", encoding=encoding)
+    found = ", ".join(map(repr, rows.column_names))
+    assert str(refused.value) == (
+        f"the rows of movielens have no column '{lacking}', expected by its {part}. Their columns are {found}. Rename "
+        "columns in the files, or change the dataset."
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_graph_that_is_no_workflow_is_refused(raw: RawData, tmp_path: Path) -> None:
+    node = replace(MOVIELENS, graph=lambda *_: ["userId"] >> ops.Categorify())
+    with pytest.raises(ConfigError, match=r"`graph` of dataset movielens returns Node, expected nvt\.Workflow"):
+        prepare(node, raw, tmp_path / "p")
+
+
+def test_reader_that_returns_something_else_is_refused(raw: RawData, tmp_path: Path) -> None:
+    assert replace(MOVIELENS, read=lambda _: raw).raw_data(tmp_path) is raw
+    with pytest.raises(ConfigError, match=r"`read` of dataset movielens returns Table, expected RawData\. Return"):
+        replace(MOVIELENS, read=lambda _: raw.rows).raw_data(tmp_path)
+    frame = replace(raw, rows=raw.rows.slice(0, 9).to_pandas())
+    with pytest.raises(ConfigError, match=r"returns rows as DataFrame, expected pyarrow\.Table or StreamedRows"):
+        replace(MOVIELENS, read=lambda _: frame).raw_data(tmp_path)

@@ -1,5 +1,6 @@
 """Workflows, saved and loaded as data."""
 
+import importlib
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
 from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList
 from tests.harness.hostile.pickles import Made, Name, pickled
+from tests.harness.process.programs import leave_installed
 from tests.oracles.nvtabular import fitted
 
 from merlin.dag.ops.subgraph import Subgraph  # isort: skip
@@ -160,6 +162,20 @@ def test_operator_that_no_package_names_is_refused_with_the_remedy(tmp_path: Pat
     (tmp_path / "workflow.pkl").write_bytes(pickled(Made(Name("shop.operators", "Cents"))))
     with pytest.raises(ArtifactError, match=r"refers to shop\.operators\.Cents, .* register your own operator class"):
         load_workflow(tmp_path)
+
+
+def test_operator_whose_module_fails_is_not_blamed_on_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_installed(tmp_path, "broken", "[rankline.operators]\ncents = broken_operators:Cents\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "workflow.pkl").write_bytes(pickled(Made(Name("broken_operators", "Cents"))))
+    reasons = {"import nonexist": "ModuleNotFoundError: No module named 'nonexist'", "1 / 0": "ZeroDivisionError: .*"}
+    for code, reason in reasons.items():
+        (tmp_path / "broken_operators.py").write_text(code)
+        importlib.invalidate_caches()
+        with pytest.raises(
+            ArtifactError, match=rf"cannot be imported \(broken_operators: {reason}\)\. Install or fix the package"
+        ):
+            load_workflow(tmp_path)
 
 
 @pytest.mark.parametrize("content", [pickled(Name("pandas.core.internals.blocks", "new_block")), b"no pickle"])

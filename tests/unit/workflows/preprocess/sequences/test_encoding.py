@@ -276,3 +276,9 @@ def test_histories_of_other_ids_are_refused(
     with pytest.raises(SpecError, match=message):
         prepare(_hashed(suffix, num_buckets), raw, tmp_path / "prepared", PrepareConfig(), SEQUENCE)
     assert not list(tmp_path.iterdir())
+
+
+def test_missing_column_of_interactions_is_named(raw: RawData, tmp_path: Path) -> None:
+    renamed = replace(raw, rows=raw.rows.rename_columns([USER, "product"]))
+    with pytest.raises(DataError, match=f"have no column '{ITEM}', expected by its histories.*'{USER}', 'product'"):
+        prepare(AMAZON, renamed, tmp_path / "prepared", PrepareConfig(), SEQUENCE)
