@@ -59,7 +59,7 @@ _SHORT = LoadConfig(warmup_s=0.25, window_s=0.5, min_duration_s=1.5, time_limit_
 # Served and offline scores differ only by float32 rounding, which can swap near ties.
 _TOLERANCE = 1e-4
 _NUM_ALONE = 32  # rows that are also scored alone, to see how much scores depend on the batch
-_TIMES_ROUNDING, _MAX_ROUNDING = 4.0, 1e-3  # how many times as much, and how much at most, scores may be off under load
+_TIMES_ROUNDING, _MAX_ROUNDING = 4.0, 1e-3  # tolerance under load: this multiple of that rounding, at most this
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,7 +84,7 @@ def bench_command(
 
     from rankline.api.pipeline import write_json
     from rankline.runs.reader import check_run
-    from rankline.runs.store import check_store, uri_of_run
+    from rankline.runs.store import catch_up, check_store, uri_of_run
     from rankline.runs.summary import find_report
     from rankline.scoring.sample import is_foreign, load_sample
     from rankline.serving.loadtest.runner import check_batch_sizes
@@ -99,6 +99,7 @@ def bench_command(
     earlier = find_report(against, uri) if against else None
     if ensemble.run_id:
         check_store(uri)
+        catch_up(workspace.root)  # the run may not be in the store yet
         check_run(uri, ensemble.run_id)
     check_writable(workspace.bench / "bench.json")
     if busy := busyness():

@@ -124,7 +124,7 @@ def try_out(
                 refusals.append(f"p99 was not measured ({result.metrics['p99_ms'].reason or result.problem})")
             elif p99_ms > bounds.p99_ms:
                 refusals.append(f"p99 is {p99_ms:.2f} ms, expected at most {bounds.p99_ms:g}")
-    found = difference(bounds.metric, scored[0], scored[1], 2 * [prepared.heldout_groups()])
+    found = difference(bounds.metric, scored[0], scored[1], 2 * [prepared.heldout_groups(len(labels))])
     objective = objective_of([head])
     higher_is_better = objective.higher_is_better and objective.name == bounds.metric
     gain = found.change if higher_is_better else -found.change
@@ -148,15 +148,15 @@ def try_out(
 def advantage_of(champion: "ExportedEnsemble", prepared: "PreparedData") -> str:
     """Return a remark if the champion may have been trained on validation rows, or an empty string if not.
 
-    Rows that are split by time, or that have histories, are validated on what came later.
+    Other splits than at random validate on what came later, or on the same groups as before.
     """
     manifest = prepared.manifest
-    is_same = champion.manifest.made_from.get(manifest.kind) == manifest.fingerprint
-    if is_same or prepared.split == "time" or prepared.spec.is_sequential:
+    trained_on = champion.manifest.made_from.get(manifest.kind, manifest.fingerprint)
+    if trained_on == manifest.fingerprint or prepared.split != "random" or prepared.spec.is_sequential:
         return ""
     return (
-        f"Version {champion.version} was trained on other prepared data and may have seen some of these rows, which "
-        "favors it. Split by time to avoid this."
+        f"Version {champion.version} was trained on other prepared data, perhaps on some of these rows, and scores "
+        "these too well. Split by time to avoid this."
     )
 
 

@@ -17,7 +17,7 @@ from rankline.training.evaluation import objective_of, score_heads
 from rankline.training.evaluation.confidence import LEVEL, MEASURABLE, standard_error
 from rankline.training.evaluation.scored_rows import MAX_ROWS
 from rankline.training.evaluation.validation_scores import ValidationScores
-from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, PARQUET
+from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID, PARQUET
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
 if TYPE_CHECKING:
@@ -109,12 +109,11 @@ class Analysis:
 def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Array, predict: Predict) -> Analysis:
     """Analyze a model from its scores for the held-out rows. `predict` scores rows with shuffled columns."""
     heads = prepared.spec.heads
-    groups = prepared.heldout_groups()
     kept = ValidationScores(
         heads=heads,
         labels=labels[:MAX_ROWS],
         scores=scores[:MAX_ROWS],
-        groups=None if groups is None else groups[:MAX_ROWS],
+        groups=prepared.heldout_groups(min(len(labels), MAX_ROWS)),
     )
     inputs = [name for name in prepared.inputs if name in rows.column_names]
     losses = _losses(heads, rows.select(inputs), inputs[:_MAX_COLUMNS], labels, predict)
@@ -196,7 +195,7 @@ def _training_rows(prepared: "PreparedData") -> pa.Table | None:
         return None
     fragments = open_files([prepared.path / name for name in source.files]).get_fragments()
     groups = [group for fragment in fragments for group in fragment.split_by_row_group()]
-    every = -(-source.num_rows // _MAX_TRAINING_ROWS)  # row groups may be in the order of time
+    every = min(-(-source.num_rows // _MAX_TRAINING_ROWS), len(groups))  # row groups may be in the order of time
     return pa.concat_tables([group.to_table() for group in groups[every - 1 :: every]])
 
 
@@ -232,13 +231,17 @@ def _parts(
     }
     if (group := prepared.group_by) in known:
         first, counts = known[group]
-        num_known = np.concatenate([np.zeros(first, np.int64), counts])[encoded[group].to_numpy()]
+        ids = encoded[group].to_numpy()
+        num_known = np.concatenate([np.zeros(first, np.int64), counts])[ids]
         names = [
-            "no training rows" if counts.min() == 1 else "new or rare",
+            "no training rows" if counts.min(initial=2) == 1 else "new or rare",
             *(f"{low} to {low * 10 - 1} training rows" for low in _ACTIVITY[1:-1]),
         ]
         names.append(f"{_ACTIVITY[-1]} or more training rows")
-        yield f"By {group}", divided(np.searchsorted(_ACTIVITY, num_known, side="right") - 1, names)
+        yield (
+            f"By {group}",
+            divided(np.where(ids == NULL_ID, -1, np.searchsorted(_ACTIVITY, num_known, side="right") - 1), names),
+        )
     is_new = np.zeros(encoded.num_rows, bool)
     for name, (first, _) in known.items():
         ids = encoded[name].to_numpy()

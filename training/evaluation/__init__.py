@@ -58,6 +58,7 @@ _OBJECTIVES = {
 }
 
 
+_NUM_TRIED = 100  # made-up rows
 _OF_SEVERAL = Objective(name="loss", title="loss")
 OBJECTIVES = (_OF_SEVERAL, *_OBJECTIVES.values())
 """All objectives; the first one found among the metrics of a model is the model's."""
@@ -145,14 +146,16 @@ def evaluate_task(task: str, rows: ScoredRows) -> dict[str, float]:
 
 
 def try_metrics(heads: Sequence[Head]) -> None:
-    """Compute all metrics of two made-up rows, so that a package's metric that fails does so before training.
+    """Compute all metrics of made-up rows, so that a package's metric that fails does so before training.
 
     Raises:
         ConfigError: a metric of a package cannot be loaded, or fails.
     """
-    labels, groups = np.array([0, 1], np.float32), np.zeros(2, np.int64)
+    rng = np.random.default_rng(0)
+    groups = np.arange(_NUM_TRIED) % 10
     for head in heads:
-        scores = np.full((2, head.width), 1 / max(head.width, 2), np.float32)
+        labels = rng.permutation(np.arange(_NUM_TRIED) % max(head.width, 2)).astype(np.float32)
+        scores = rng.dirichlet(np.ones(max(head.width, 2)), _NUM_TRIED).astype(np.float32)
         evaluate_task(head.task, ScoredRows.of(labels, scores if head.width > 1 else scores[:, 0], groups))
 
 

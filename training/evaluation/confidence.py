@@ -69,20 +69,23 @@ def difference(
     added = [MEASURABLE[name](*rows) for rows in (before, after)]
     is_paired = np.array_equal(before[0], after[0], equal_nan=True)
     if is_paired:
-        error = standard_error(added[1] - added[0], groups[1])
+        error = standard_error(added[1] - added[0], groups[0] if groups[1] is None else groups[1])
     else:
         error = math.hypot(*map(standard_error, added, groups))
     return Difference(before=figures[0], after=figures[1], error=error, is_paired=is_paired)
 
 
 def standard_error(added: Array, groups: Array | None = None) -> float:
-    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows or groups."""
+    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows.
+
+    The rows of a single group are taken to be independent, since nothing is known about others.
+    """
+    if len(added) < 2:
+        return math.nan
     parts = added - added.mean()
-    if groups is not None:
+    if groups is not None and (groups != groups[0]).any():
         parts = np.bincount(np.unique(groups, return_inverse=True)[1], parts)
     num_parts = len(parts)
-    if num_parts < 2:
-        return math.nan
     return float(np.sqrt(np.square(parts).sum() * num_parts / (num_parts - 1)) / len(added))
 
 

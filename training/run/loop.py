@@ -319,12 +319,13 @@ def inner_spec(spec: FeatureSpec, data: PreparedData) -> FeatureSpec:
 
 
 def _nearest(first_rows: Array, row: float) -> int:
-    if not len(first_rows):
+    nearest = int(first_rows[np.abs(first_rows - row).argmin()]) if len(first_rows) else 0
+    if nearest < row / 2:
         raise DataError(
-            "the training rows are one group, so no group can be held out to choose the best epoch. Set "
-            "early_stopping_patience to 0, or split at random."
+            "a single group has most of the training rows, so whole groups cannot be held out to choose the best "
+            "epoch. Set early_stopping_patience to 0, or split at random."
         )
-    return int(first_rows[np.abs(first_rows - row).argmin()])
+    return nearest
 
 
 def evaluate(

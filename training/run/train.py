@@ -151,16 +151,9 @@ def train(
                 _log_compared(log, compared)
             _publish(job, trainer, details, log)
             if scored:
-                groups = job.data.heldout_groups()
-                _log_validation(
-                    ValidationScores(
-                        heads=data.heads,
-                        labels=scored[0],
-                        scores=scored[1],
-                        groups=None if groups is None else groups[: len(scored[0])],
-                    ),
-                    log,
-                )
+                labels, scores = scored
+                groups = job.data.heldout_groups(len(labels))
+                _log_validation(ValidationScores(heads=data.heads, labels=labels, scores=scores, groups=groups), log)
         if checkpoint is None:
             fitting.remove_checkpoint()
         return TrainedModel.load(output)

@@ -7,7 +7,7 @@ A prepared-data artifact contains
     feature_spec.yaml                  the data contract
     heldout/                           raw inputs and encoded labels of the validation rows, in the order of valid/
     catalog.parquet                    one row per item, for display; only if rows have item ids
-    groups.parquet                     number of each group's first training row; only if rows are split by group
+    groups.parquet                     index of each group's first training row; only if rows are split by group
     histories.parquet                  raw user ids, each with all items of the user, in order for sequential data
     metadata.json                      cardinalities in the format of NVIDIA's SIM; only if rows have histories
 """
@@ -121,7 +121,7 @@ class PreparedData:
         return load_workflow(self.path / "workflow")
 
     def first_rows_of_groups(self) -> NDArray[np.int64] | None:
-        """Return the number of each group's first training row, or None if the rows are not split by group."""
+        """Return the index of the first training row of each group, or None if the rows are not split by group."""
         if self.split != "group":
             return None
         if GROUPS not in self.manifest.files:
@@ -135,15 +135,15 @@ class PreparedData:
     def heldout(self) -> pa.Table:
         return _read_table(self.path / HELDOUT)
 
-    def heldout_groups(self) -> NDArray[np.int64] | None:
-        """Return a number for the group of each held-out row, or None if the rows have no groups.
+    def heldout_groups(self, num_rows: int) -> NDArray[np.int64] | None:
+        """Return a number for the group of each of the first held-out rows, or None if the rows have no groups.
 
         A row without a group is a group.
         """
         path, name = self.path / HELDOUT, self.group_by
         if name is None or not path.exists() or name not in open_files(path).schema.names:
             return None
-        values = _read_table(path, [name])[name].combine_chunks()
+        values = open_files(path).head(num_rows, columns=[name])[name].combine_chunks()
         if pa.types.is_nested(values.type):
             return None
         distinct = values.dictionary_encode()
@@ -153,8 +153,8 @@ class PreparedData:
         return numbers
 
     def trained_on(self, name: str) -> tuple[int, NDArray[np.int64]] | None:
-        """Return the first id of a column that stands for a single value, and the number of training rows of each such
-        value. Smaller ids are shared by new and rare values. None if the workflow has no vocabulary of the column.
+        """Return the first id of a column that stands for a single value, and how many training rows have each such
+        value. New and rare values share smaller ids. None if the workflow has no vocabulary of the column.
         """
         path = self.path / "workflow" / "categories" / f"unique.{name}.parquet"
         (cardinality,) = (feature.cardinality for feature in self.spec.features if feature.name == name)
@@ -185,8 +185,8 @@ class PreparedData:
         return _read_table(self.path / HISTORIES) if HISTORIES in self.manifest.files else None
 
 
-def _read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
+def _read_table(path: Path) -> pa.Table:
     try:
-        return pq.read_table(path, columns=columns)
+        return pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise ArtifactError(f"{path} cannot be read ({error}). Prepare the data again.") from None

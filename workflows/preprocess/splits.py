@@ -35,11 +35,13 @@ class ByColumn:
             return _times(values)
         distinct = (values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values).dictionary_encode()
         named = hash_strings(distinct.dictionary.cast(pa.large_string()).cast(pa.large_binary()), self.seed % (1 << 15))
-        of_rows: npt.NDArray[np.uint64] = np.append(named, NO_GROUP)[distinct.indices.fill_null(len(named)).to_numpy()]
+        of_rows: npt.NDArray[np.uint64] = np.append(named, NO_GROUP)[
+            distinct.indices.cast(pa.int64()).fill_null(len(named))
+        ]
         return of_rows
 
     def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return a mask of the validation rows. They exclude rows without a time or group."""
+        """Return a mask of the validation rows. Rows without a time or group are for training."""
         keys = self.keys(rows)
         if self.begin is not None:
             valid: npt.NDArray[np.bool_] = keys >= self.begin

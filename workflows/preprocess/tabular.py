@@ -76,7 +76,7 @@ class TabularPreprocessor:
             self._raw.rows, self._config, self._dataset.time, self._dataset.group or self._dataset.group_by
         )
         train, valid = _write_raw(self._raw, self._config, self._dataset, texts, job, by)
-        if by is not None:  # otherwise rows are drawn at random, or in the order of time already
+        if by is not None:  # otherwise they are split at random, or are in the order of time already
             train = sorted_split(train, by, job.scratch, partition_rows=job.partition_rows, dictionaries=texts)
             if by.begin is None:
                 pq.write_table(pa.table({FIRST_ROW: first_rows_of_groups(train, by)}), job.directory / GROUPS)

@@ -122,8 +122,8 @@ class Epochs(Generic[T]):
         self.stream.take_up(state)
         if state["batch"] not in range(max(1, len(self.stream))):
             raise ConfigError(
-                f"the saved position has batch {state['batch']}, but an epoch has {len(self.stream)} batches. Pass the "
-                "result of state_dict unchanged."
+                f"the saved position is at batch {state['batch']}, but an epoch has {len(self.stream)} batches. Pass "
+                "the result of state_dict unchanged."
             )
         self.start_at((state["epoch"], state["batch"], state.get("epochs_left", self._per_pass)))
 

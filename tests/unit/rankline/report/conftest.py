@@ -40,13 +40,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare_rows(tmp_path_factory.mktemp("report"), CONFIG)
 
 
-def prepare_rows(directory: Path, config: TableConfig) -> PreparedData:
+def prepare_rows(directory: Path, config: TableConfig, lacks_users: float = 0.0) -> PreparedData:
     rng = np.random.default_rng(0)
     amount = rng.normal(size=NUM_ROWS)
     amount[:200] = np.nan
     rows = pa.table(
         {
-            "user": rng.zipf(1.5, NUM_ROWS) % 500,
+            "user": pa.array(rng.zipf(1.5, NUM_ROWS) % 500, mask=np.arange(NUM_ROWS) < lacks_users * NUM_ROWS),
             "amount": amount,
             "kind": rng.choice(["a", "b", "c"], NUM_ROWS),
             "noise <b>": rng.normal(size=NUM_ROWS),

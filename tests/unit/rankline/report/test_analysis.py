@@ -60,6 +60,15 @@ def test_parts_cover_the_rows_and_have_intervals(found: Analysis, rows: pa.Table
     assert names[-1] == "100 or more training rows"
 
 
+def test_rows_of_rare_or_missing_users_are_no_active_ones(tmp_path: Path) -> None:
+    rare = replace(CONFIG.columns["user"], frequency_threshold=10_000)
+    made = prepare_rows(tmp_path, replace(CONFIG, columns={**CONFIG.columns, "user": rare}), lacks_users=0.4)
+    rows = made.heldout()
+    found = analyze(made, rows, rows["bought"].to_numpy(), score(rows), score)
+    (part,) = found.parts["By user"]
+    assert (part.name, part.num_rows) == ("new or rare", len(rows) - rows["user"].null_count)
+
+
 @pytest.mark.parametrize("buckets", [0, 3])
 def test_rare_users_share_no_part_with_active_ones(tmp_path: Path, buckets: int) -> None:
     user = replace(CONFIG.columns["user"], frequency_threshold=4, hash_buckets=buckets)
@@ -74,7 +83,7 @@ def test_rare_users_share_no_part_with_active_ones(tmp_path: Path, buckets: int)
     assert parts["1 to 9 training rows"] == ((known >= 4) & (known < 10)).sum()
     of_known = [part.num_rows for part in found.parts["By values known to the model"]]
     assert of_known == [(known >= 4).sum(), (known < 4).sum()]
-    groups = made.heldout_groups()
+    groups = made.heldout_groups(len(rows))
     assert groups is not None
     assert len(set(groups)) == len(set(rows["user"].to_pylist()))
 

@@ -87,14 +87,15 @@ def test_influence_is_the_derivative_by_row_weights() -> None:
 def test_standard_error_needs_two_rows() -> None:
     assert standard_error(np.array([1.0, 3.0])) == 1
     assert np.isnan(standard_error(np.array([1.0])))
-    assert np.isnan(standard_error(np.array([1.0, 3.0]), np.zeros(2)))
+    assert standard_error(np.array([1.0, 3.0]), np.zeros(2)) == 1  # a single group says nothing of others
 
 
 def test_rows_of_a_group_count_as_one() -> None:
     rows, groups = np.tile(np.arange(NUM_ROWS), 4), np.tile(np.arange(NUM_ROWS) * 3, 4)
     pairs = [(LABELS, scores) for scores in SCORES]
     once, often = difference("auc", *pairs), [(labels[rows], scores[rows]) for labels, scores in pairs]
-    assert difference("auc", *often, groups=[groups, groups]).error == pytest.approx(once.error)
+    for own in ([groups, groups], [groups, None], [None, groups]):
+        assert difference("auc", *often, groups=own).error == pytest.approx(once.error)
     assert difference("auc", *often).error == pytest.approx(once.error / 2, rel=0.01)
 
 

@@ -34,9 +34,13 @@ def rows_of(split: RawSplit) -> list[dict[str, Any]]:
     return pa.concat_tables([read_partition(path).cast(split.schema) for path in split.partitions]).to_pylist()
 
 
-@pytest.mark.parametrize("partition_rows", [3, 10, 1_000])
-def test_rows_are_in_order_of_time_and_ties_keep_theirs(tmp_path: Path, partition_rows: int) -> None:
-    times = np.random.default_rng(0).integers(0, 40, 95)
+@pytest.mark.parametrize("share_of_ties", [0.0, 0.7])
+@pytest.mark.parametrize("partition_rows", [1, 3, 10, 1_000])
+def test_rows_are_in_order_of_time_and_ties_keep_theirs(
+    tmp_path: Path, partition_rows: int, share_of_ties: float
+) -> None:
+    rng = np.random.default_rng(0)
+    times = np.where(rng.random(95) < share_of_ties, 20, rng.integers(0, 40, 95))
     keys = [None if time == 7 else int(time) for time in times]
     split = split_of(keys, tmp_path)
     before = rows_of(split)
