@@ -103,5 +103,5 @@ def test_position_in_other_data_is_refused(directory: Path, tmp_path: Path) -> N
         epochs(tmp_path).load_state_dict(state)
     with pytest.raises(ConfigError, match="data None"):
         epochs(tmp_path).load_state_dict({})
-    with pytest.raises(ConfigError, match=r"has batch 99, but an epoch has \d+ batches"):
+    with pytest.raises(ConfigError, match=r"is at batch 99, but an epoch has \d+ batches"):
         epochs(directory).load_state_dict({**state, "batch": 99})
