@@ -67,7 +67,7 @@ def user_and_item(prepared: PreparedData) -> tuple[str, str]:
         found = {"user column": user_column, "item column": item_column, "catalog of items": has_catalog}
         raise ConfigError(
             f"the prepared data has no {' and no '.join(name for name, value in found.items() if not value)}, which "
-            "`recommend` requires and recipe files cannot define. Use `predict` with one row per item instead."
+            "`recommend` requires. Use `predict` with one row per item instead."
         )
     return user_column, item_column
 

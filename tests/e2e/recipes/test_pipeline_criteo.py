@@ -75,7 +75,7 @@ def predicted(directory: Path, *arguments: str, stdin: str | None = None) -> lis
 def test_recommend_says_that_there_are_no_items(directory: Path) -> None:
     done = rankline("recommend", "criteo-dlrm", "--user", "1", cwd=directory)
     assert done.returncode == 1
-    assert "`recommend` requires a user, an item" in done.stderr
+    assert "has no user column and no item column and no catalog of items, which `recommend` requires" in done.stderr
 
 
 @pytest.mark.parametrize(
