@@ -233,7 +233,7 @@ def recommend_command(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="Recipe with users and items, such as movielens, but not a recipe file.",
+            help="Recipe that has users and items, such as movielens. Recipe files have no items.",
             autocompletion=recipes,
         ),
     ] = "movielens",

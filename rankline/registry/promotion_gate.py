@@ -146,9 +146,9 @@ def try_out(
 
 
 def advantage_of(champion: "ExportedEnsemble", prepared: "PreparedData") -> str:
-    """Return a remark if the champion may have been trained on validation rows, or an empty string if not.
+    """Return a remark if the champion may have been trained on some of the validation rows, otherwise an empty string.
 
-    Other splits than at random validate on what came later, or on the same groups as before.
+    This needs a random split: other splits validate on later rows, or on the same groups as before.
     """
     manifest = prepared.manifest
     trained_on = champion.manifest.made_from.get(manifest.kind, manifest.fingerprint)

@@ -224,26 +224,23 @@ def _parts(
         found = [_part(name, head, kept, places == place) for place, name in enumerate(names)]
         return [part for part in found if part.num_rows]
 
-    known = {
-        f.name: trained
+    first_ids = {
+        f.name: first
         for f in prepared.spec.categorical
-        if not f.is_list and f.name in encoded.column_names and (trained := prepared.trained_on(f.name))
+        if not f.is_list and f.name in encoded.column_names and (first := prepared.first_own_id(f.name))
     }
-    if (group := prepared.group_by) in known:
-        first, counts = known[group]
-        ids = encoded[group].to_numpy()
-        num_known = np.concatenate([np.zeros(first, np.int64), counts])[ids]
+    if (group := prepared.group_by) in first_ids:
+        counts, ids = prepared.training_rows_of_ids(group), encoded[group].to_numpy()
+        num_known = np.concatenate([np.zeros(first_ids[group], np.int64), counts])[ids]
+        places = np.where(ids == NULL_ID, -1, np.searchsorted(_ACTIVITY, num_known, side="right") - 1)
         names = [
             "no training rows" if counts.min(initial=2) == 1 else "new or rare",
             *(f"{low} to {low * 10 - 1} training rows" for low in _ACTIVITY[1:-1]),
+            f"{_ACTIVITY[-1]} or more training rows",
         ]
-        names.append(f"{_ACTIVITY[-1]} or more training rows")
-        yield (
-            f"By {group}",
-            divided(np.where(ids == NULL_ID, -1, np.searchsorted(_ACTIVITY, num_known, side="right") - 1), names),
-        )
+        yield f"By {group}", divided(places, names)
     is_new = np.zeros(encoded.num_rows, bool)
-    for name, (first, _) in known.items():
+    for name, first in first_ids.items():
         ids = encoded[name].to_numpy()
         is_new |= (ids >= FIRST_UNSEEN_ID) & (ids < first)
     if is_new.any() and not is_new.all():

@@ -413,7 +413,7 @@ def _worst(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[int, float]:
 
 
 def _compare_neighbors(model: ScoringModel, plan: Transform, rows: pa.Table) -> None:
-    """Raise ParityError if the score of a row depends on the other rows in its batch, which may be of other requests.
+    """Raise ParityError if a row's score depends on the other rows in its batch, which may belong to other requests.
 
     A batch of copies of the row is the reference, since a model may round differently for another number of rows.
     """

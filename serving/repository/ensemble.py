@@ -258,7 +258,7 @@ def names_in(path: Path) -> list[str]:
 
 
 def active_versions(repository: Path) -> dict[str, str]:
-    """Return the active versions under `repository`, such as "movielens 3", by the MLflow run that trained each.
+    """Return a mapping from MLflow run id to the active version that the run trained, such as "movielens 3".
 
     Damaged versions, and those trained elsewhere, are left out.
     """

@@ -90,7 +90,7 @@ def standard_error(added: Array, groups: Array | None = None) -> float:
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95% interval of a share of `count` rows (Wilson 1927). It has a width even for shares of 0 and 1."""
+    """Return the 95% interval of a share of `count` rows (Wilson 1927), which is not empty even for 0 and 1."""
     square = LEVEL**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = LEVEL / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))

@@ -89,8 +89,8 @@ def check_table(model: ModelConfig | type[ModelConfig]) -> None:
     """Raise `ConfigError` if the model cannot be used in a recipe file."""
     if model.takes_histories:
         raise ConfigError(
-            f"model {model.name!r} requires a dataset with histories of items, such as that of amazon-din or one "
-            f"defined in Python, and cannot be used in a recipe file. Choose one of {', '.join(sorted(TABLE_MODELS))}."
+            f"model {model.name!r} requires a dataset with histories of items (that of amazon-din, or one defined in "
+            f"Python), so it cannot be used in a recipe file. Choose one of {', '.join(sorted(TABLE_MODELS))}."
         )
 
 

@@ -109,7 +109,7 @@ class Dataset:
         return tuple(head.column for head in self.heads)
 
     def raw_data(self, directory: Path) -> RawData:
-        """Read the raw rows.
+        """Call `read`, and check the type of what it returns.
 
         Raises:
             DataError: the files are missing or invalid.
@@ -124,7 +124,7 @@ class Dataset:
         if not isinstance(raw.rows, pa.Table | StreamedRows):
             raise ConfigError(
                 f"`read` of dataset {self.name} returns rows as {type(raw.rows).__name__}, expected pyarrow.Table or "
-                "StreamedRows. Convert them, such as with pyarrow.Table.from_pandas."
+                "StreamedRows. Convert them, for example with pyarrow.Table.from_pandas."
             )
         return raw
 

@@ -126,8 +126,8 @@ class PreparedData:
             return None
         if GROUPS not in self.manifest.files:
             raise ArtifactError(
-                f"{self.path} was split by group by an earlier version, which did not keep the training rows of a "
-                f"group together. To prepare the data again, {remedy(KIND, self.path)}."
+                f"{self.path} was prepared by an earlier version, which did not keep the training rows of a group "
+                f"together. To prepare the data again, {remedy(KIND, self.path)}."
             )
         first_rows: NDArray[np.int64] = _read_table(self.path / GROUPS)[FIRST_ROW].to_numpy()
         return first_rows
@@ -152,16 +152,22 @@ class PreparedData:
         numbers[lacks] = len(distinct.dictionary) + np.arange(lacks.sum())
         return numbers
 
-    def trained_on(self, name: str) -> tuple[int, NDArray[np.int64]] | None:
-        """Return the first id of a column that stands for a single value, and how many training rows have each such
-        value. New and rare values share smaller ids. None if the workflow has no vocabulary of the column.
+    def first_own_id(self, name: str) -> int | None:
+        """Return the first id of a column that stands for a single value; new and rare values share smaller ids.
+
+        None if the workflow has no vocabulary of the column.
         """
-        path = self.path / "workflow" / "categories" / f"unique.{name}.parquet"
+        path = self._vocabulary(name)
         (cardinality,) = (feature.cardinality for feature in self.spec.features if feature.name == name)
-        if not path.exists() or cardinality is None:
-            return None
-        counts: NDArray[np.int64] = _read_table(path)[f"{name}_size"].to_numpy()
-        return cardinality - len(counts), counts
+        return None if cardinality is None or not path.exists() else cardinality - pq.read_metadata(path).num_rows
+
+    def training_rows_of_ids(self, name: str) -> NDArray[np.int64]:
+        """Return how many training rows have each id of a column, from `first_own_id` on."""
+        counts: NDArray[np.int64] = _read_table(self._vocabulary(name))[f"{name}_size"].to_numpy()
+        return counts
+
+    def _vocabulary(self, name: str) -> Path:
+        return self.path / "workflow" / "categories" / f"unique.{name}.parquet"
 
     def encoded(self, max_rows: int) -> pa.Table | None:
         """Return up to `max_rows` encoded validation rows, or None if the split is absent or not stored as Parquet."""

@@ -57,10 +57,11 @@ class TabularPreprocessor:
     """The `Encoding` that splits raw rows, then encodes each split one file at a time."""
 
     def __init__(self, dataset: Dataset, raw: RawData, config: RowsConfig) -> None:
-        split_by = {"time": dataset.time, "group": dataset.group or dataset.group_by}.get(config.split)
+        self._dataset, self._raw, self._config = dataset, raw, config
+        self._group = dataset.group or dataset.group_by
+        split_by = {"time": dataset.time, "group": self._group}.get(config.split)
         raw.check_columns(dataset.inputs, dataset.name, "inputs")
         raw.check_columns([split_by] if split_by else [], dataset.name, f"split by {config.split}")
-        self._dataset, self._raw, self._config = dataset, raw, config
         self._splits: tuple[RawSplit, ...] = ()
         self.dropped: Mapping[str, int] = {}
 
@@ -72,9 +73,7 @@ class TabularPreprocessor:
         self._raw.check_columns(raw_columns(workflow), self._dataset.name, "graph")
         schema = self._raw.rows.schema
         texts = [name for name in arrow_columns(workflow) if holds_text(schema.field(name).type)]
-        by = split_by_column(
-            self._raw.rows, self._config, self._dataset.time, self._dataset.group or self._dataset.group_by
-        )
+        by = split_by_column(self._raw.rows, self._config, self._dataset.time, self._group)
         train, valid = _write_raw(self._raw, self._config, self._dataset, texts, job, by)
         if by is not None:  # otherwise they are split at random, or are in the order of time already
             train = sorted_split(train, by, job.scratch, partition_rows=job.partition_rows, dictionaries=texts)

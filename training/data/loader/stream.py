@@ -158,8 +158,12 @@ class BatchStream:
         self._fill_nulls, self._cardinalities = dict(fill_nulls or {}), dict(cardinalities or {})
         self._finite = frozenset(finite)
         known = {*self._columns, *self._rows.schema.names}
-        for option in ("fill_nulls", "cardinalities", "finite"):
-            if unknown := [name for name in getattr(self, f"_{option}") if name not in known]:
+        for option, names in (
+            ("fill_nulls", self._fill_nulls.keys()),
+            ("cardinalities", self._cardinalities.keys()),
+            ("finite", self._finite),
+        ):
+            if unknown := sorted(names - known):
                 raise ConfigError(f"{option} has {unknown}, expected some of the loaded columns: {self._columns}.")
         self._dtypes = {name: np.dtype(dtype) for name, dtype in (dtypes or {}).items()}
         self._transform, self._one_at_a_time = transform, threading.Lock()

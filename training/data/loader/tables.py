@@ -69,8 +69,8 @@ class TableRows(Rows):
 
 
 def _common_schema(tables: Sequence[pa.Table], source: str) -> pa.Schema:
-    """Return the schema of all parts. A dictionary has the type of its values, and a column that is empty in one part
-    takes its type from the others.
+    """Return the schema of all parts. Dictionary columns get the type of their values, and a column that is empty in
+    one part gets its type from the others.
     """
     found: dict[str, tuple[pa.DataType, int]] = {}
     for number, table in enumerate(tables):

@@ -29,7 +29,7 @@ def arrow_columns(workflow: nvt.Workflow) -> list[str]:
 
 
 def raw_columns(workflow: nvt.Workflow) -> list[str]:
-    """Return the columns that a graph, fitted or not, selects by name from the raw rows."""
+    """Return the raw columns that a graph selects by name. The graph need not be fitted."""
     return sorted(
         {
             name

@@ -149,7 +149,9 @@ def test_holdout_of_rows_split_by_group_is_whole_groups(prepared: Path, tmp_path
         with pytest.raises(DataError, match="a single group has most of the training rows.* or split at random"):
             cut(firsts)
     lacking = replace(data, manifest=replace(data.manifest, details={"config": {"split": "group"}}))
-    with pytest.raises(ArtifactError, match="split by group by an earlier version.*To prepare the data again"):
+    with pytest.raises(
+        ArtifactError, match="prepared by an earlier version, which did not keep .*To prepare the data again"
+    ):
         inner_spec(data.spec, lacking)
 
 
