@@ -279,4 +279,4 @@ def test_cable_that_is_cut_ends_the_run_with_one_message(hosts: Hosts, work: Wor
     *progress, message = training.communicate()[1].splitlines()
     assert training.returncode == 1
     assert all(line.startswith("train ") for line in progress)  # a slow machine shows some
-    assert "another worker exited or stopped responding" in message
+    assert "stopped responding" in message  # worker 1, or "another worker": depends on how its ssh ended
