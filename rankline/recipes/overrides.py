@@ -88,7 +88,7 @@ def _parameter(config: Any, field: "Field[Any]") -> inspect.Parameter:
     option = typer.Option(
         f"{_flag(name)}/--no-{name.replace('_', '-')}" if hint in (bool, bool | None) else _flag(name),
         help=_help(config, name),
-        rich_help_panel=re.sub(r"Config$", "", type(config).__name__) + " options",
+        rich_help_panel=re.sub(r"(Config|Options)$", "", type(config).__name__) + " options",
         parser=parser,
         metavar=metavar,
         autocompletion=_CHOICES.get(name),

@@ -18,8 +18,8 @@ class ExportConfig:
     Attributes:
         engine: engine that runs the model, such as onnx; an unknown name lists the engines that can run the model. By
             default the framework that trained it.
-        backend: native runs workflow and model inside Triton without Python, if both have a native form and the serving
-            machine has the native backends; python runs each step in Python processes.
+        backend: "native" runs workflow and model inside Triton without Python, if both have a native form and the
+            serving machine has the native backends; "python" runs each step in Python processes.
         uncompiled: comma-separated operators of the workflow that have no compiled form, such as LambdaOp. The whole
             workflow then runs through NVTabular, which takes a few milliseconds per row.
         fused: run workflow and model as one step instead of two. This saves a fifth of the latency of small requests,

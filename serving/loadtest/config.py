@@ -70,8 +70,8 @@ class LoadConfig:
         time_limit_s: maximum duration of a measurement; the report says if latency did not stabilize by then.
         window_s: length of a window.
         timeout_s: maximum time to wait for a response.
-        inputs: heldout draws held-out rows; generated combines random values of each column, a few of them unseen or
-            missing.
+        inputs: "heldout" draws held-out rows; "generated" combines random values of each column, a few of them unseen
+            or missing.
         skew: exponent of the Zipf distribution of rows, or of the values in generated rows; 0 for a uniform
             distribution. By default, 0 for held-out rows and 1 for generated rows.
         seed: random seed of the drawn rows and of Poisson arrivals.

@@ -26,7 +26,7 @@ class SessionConfig:
         device: "auto" trains on a GPU if the framework finds one, "cuda" fails without a GPU, and "cpu" hides GPUs from
             this process.
         deterministic: restrict TensorFlow to kernels that produce the same bits in every run, on any device; slower.
-        profile_steps: first and last step that TensorBoard's profiler records, e.g. 90,100; implies `tensorboard`.
+        profile_steps: first and last step that TensorBoard's profiler records, such as 90,100; implies `tensorboard`.
     """
 
     checkpoint_every: int = 0

@@ -35,7 +35,7 @@ class DaskConfig:
     Attributes:
         dask: scheduler to use, tcp://HOST:PORT or tls://HOST:PORT; "local" starts one worker per CPU of this machine,
             "local:N" starts N workers. Without this option, this process does the work.
-        dask_memory: memory limit of each worker that "local" starts, e.g. "4GB": a worker spills to disk at 60 % of it
+        dask_memory: memory limit of each worker that "local" starts, such as 4GB; a worker spills to disk at 60 % of it
             and is restarted above 95 %. "auto" divides this machine's memory among the workers.
         dask_timeout_s: seconds to wait for a scheduler that does not respond or has no workers.
     """

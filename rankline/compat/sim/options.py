@@ -36,14 +36,14 @@ class SimOptions:
     """The parameters of NVIDIA's SIM, with their original names and defaults. The last three are Rankline's additions.
 
     Attributes:
-        model_type: sim, dien or din; or another Rankline model, for data without histories.
+        model_type: one of sim, dien and din; or another Rankline model, for data without histories.
         embedding_dim: columns of every embedding table.
         stage_one_mlp_dims: units of the dense layers after the search over the long history.
         stage_two_mlp_dims: units of the dense layers before the score.
         aux_mlp_dims: units of the dense layers of the auxiliary loss.
         dataset_dir: prepared data, from `rankline prepare` or `rankline import`, or any files with a feature spec.
         feature_spec: name of the feature spec in dataset_dir.
-        optimizer: sgd, adagrad, adam, lazy_adam or rowwise_adagrad.
+        optimizer: one of sgd, adagrad, adam, lazy_adam and rowwise_adagrad.
         lr: learning rate.
         weight_decay: decoupled weight decay of all weights except embedding tables.
         epochs: passes over the training rows in total, including those before a loaded checkpoint.
@@ -65,16 +65,17 @@ class SimOptions:
         log_filename: name of the log in results_dir.
         save_checkpoint_path: where to save the checkpoint after each epoch.
         load_checkpoint_path: checkpoint to continue from; for inference also a trained model or a SavedModel.
-        mode: train or inference.
+        mode: one of train and inference.
         benchmark: only measure steps; benchmarks of training neither evaluate nor save a model.
         benchmark_warmup_steps: initial steps to exclude from throughput and latencies, unless there are no others.
         benchmark_steps: steps that a benchmark measures.
-        affinity: disabled, socket, single, single_unique, socket_unique_interleaved or socket_unique_continuous.
+        affinity: one of disabled, socket, single, single_unique, socket_unique_interleaved and
+            socket_unique_continuous.
         inter_op_parallelism: operations that TensorFlow runs in parallel; 0 lets it choose.
         intra_op_parallelism: threads of one operation; 0 lets it choose.
         num_parallel_calls: threads that load data; chosen automatically by default.
         seed: random seed of the weights, the order of rows, and dropout; -1 draws a seed and prints it.
-        variant: corrected follows the papers, reference follows NVIDIA's code.
+        variant: "corrected" follows the papers, "reference" follows NVIDIA's code.
         deterministic: use only kernels with bitwise reproducible results, on any device; slower.
         random_weights: score with untrained weights, to measure speed.
     """
