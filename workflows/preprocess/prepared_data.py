@@ -133,7 +133,8 @@ class PreparedData:
         return first_rows
 
     def heldout(self) -> pa.Table:
-        return _read_table(self.path / HELDOUT)
+        rows, apart = _read_table(self.path / HELDOUT), {self.group_by} - {*self.inputs}
+        return rows.select([name for name in rows.column_names if name not in apart])
 
     def heldout_groups(self, num_rows: int) -> NDArray[np.int64] | None:
         """Return a number for the group of each of the first held-out rows, or None if the rows have no groups.

@@ -96,7 +96,7 @@ class TabularPreprocessor:
             scratch=job.scratch,
             workflow=saved,
             heldout_workflow=for_inference(saved, load),
-            inputs=self._dataset.inputs,
+            heldout_columns=_heldout_columns(self._dataset),
             heads=self._dataset.heads,
             schema=self._raw.rows.schema,
         )
@@ -212,7 +212,7 @@ class _EncodedFiles:
     scratch: Path
     workflow: nvt.Workflow
     heldout_workflow: nvt.Workflow
-    inputs: tuple[str, ...]
+    heldout_columns: tuple[str, ...]
     heads: tuple[Head, ...]
     schema: pa.Schema
 
@@ -222,6 +222,12 @@ class _EncodedFiles:
 
     def raw(self, rows: pa.Table, *columns: str) -> pa.Table:
         return rows.select(columns).cast(pa.schema([self.schema.field(name) for name in columns]))
+
+
+def _heldout_columns(dataset: Dataset) -> tuple[str, ...]:
+    """Return the inputs, and the column of the groups, which intervals need even if it is not an input."""
+    is_apart = dataset.group_by is not None and dataset.group_by not in dataset.inputs
+    return (*dataset.inputs, dataset.group_by) if is_apart else dataset.inputs
 
 
 class _Encoder:
@@ -357,7 +363,7 @@ def _write_file(files: _EncodedFiles, task: _FileTask, report: Report) -> tuple[
             seen = merge_stats([seen, [_labels(head, encoded, len(files.heads) > 1) for head in files.heads]])
             writers[task.name].write(encoded)
             if task.heldout:
-                held_out = files.raw(raw, *files.inputs)
+                held_out = files.raw(raw, *files.heldout_columns)
                 for label in label_fields:
                     held_out = held_out.append_column(label, encoded[label.name])
                 writers[task.heldout].write(held_out)

@@ -27,7 +27,7 @@ class SpecMetadata:
 
     dataset: str | None = None  # name of the dataset
     inputs: tuple[str, ...] = ()  # raw columns of a serving request
-    group_by: str | None = None  # input column that defines the groups (users) for GAUC, if any
+    group_by: str | None = None  # raw column that defines the groups (users), if any; GAUC needs it among the inputs
     item: str | None = None  # input column of item ids, which the catalog lists, if any
     candidates: tuple[str, ...] = ()  # inputs that may have several values per row, which share the other columns
     history: str | None = None  # input column with the items that a user chose before, if rows have histories

@@ -223,6 +223,8 @@ class TableConfig:
                     raise ConfigError(
                         f"columns.{name}.of is {column.of!r}, which contains no ids. Set it to a column of ids."
                     )
+        if self.group in self.labels:
+            raise ConfigError(f"group is {self.group!r}, which is a label. Set it to a column of users, for example.")
         if self.time is not None and self.columns[self.time].type not in ("timestamp", "int", "float"):
             raise ConfigError(
                 f"the time column {self.time!r} has type {self.columns[self.time].type}, expected a timestamp."

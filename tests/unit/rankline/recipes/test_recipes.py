@@ -210,7 +210,7 @@ def test_recipe_file_makes_the_recipe_that_python_would(tmp_path: Path) -> None:
     assert recipe.name == "shop"
     assert recipe.dataset.heads == (Head("bought"),)
     assert recipe.dataset.inputs == ("user", "price", "when")
-    assert (recipe.dataset.time, recipe.dataset.group, recipe.dataset.group_by) == ("when", "user", "user")
+    assert (recipe.dataset.time, recipe.dataset.group_by) == ("when", "user")
     assert recipe.dataset.directory == tmp_path
     assert recipe.encoding == RowsConfig(split="time", valid_share=0.1)
     assert recipe.prepare.hash_buckets == 7
@@ -254,6 +254,10 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "no YAML": (_replaced("[16, 8]", "[16, 8"), "line 15: invalid YAML"),
     "a list": ("- a\n", "line 1: the file is a list, expected keys with values"),
+    "a group that is a label": (
+        _replaced("group: user", "group: bought").replace("columns:", "columns:\n  bought: {role: group}"),
+        "'bought', which is a label",
+    ),
     "a time that there is not": (_replaced("time: when", "time: wen"), "'wen', which is not a column. Did you mean"),
     "a type where it cannot go": (
         _replaced("type: float, role: numeric", "type: string, role: numeric"),

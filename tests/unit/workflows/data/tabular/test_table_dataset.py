@@ -122,6 +122,15 @@ def test_outputs_have_plain_names_and_a_request_those_of_the_files(prepared: Pre
     assert prepared.spec["item"].cardinality == prepared.spec["past_items"].cardinality
 
 
+def test_groups_of_heldout_rows_are_known_if_they_are_no_input(prepared: PreparedData) -> None:
+    assert set(prepared.heldout().column_names) == {*prepared.inputs, "Bought"}
+    groups, training_groups = prepared.heldout_groups(N), prepared.first_rows_of_groups()
+    assert groups is not None
+    assert training_groups is not None
+    assert len(groups) == prepared.heldout().num_rows
+    assert len(np.unique(groups)) + len(training_groups) == len(table()["user"].unique())
+
+
 def test_missing_number_is_marked(prepared: PreparedData) -> None:
     rows = pa.concat_tables([pq.read_table(prepared.path / file) for file in prepared.spec.source("train").files])
     marks = rows["amount_filled"].to_numpy()
