@@ -40,7 +40,7 @@ phrases: # expressions that read like a translation
 test: check ## run the tests for daily work: unit and integration tests that are not marked slow (10 minutes on 2 cores)
 	@scripts/test.sh -m 'not slow' $(ARGS)
 
-test-all: check ## run all tests required before merging: also slow ones, full pipelines, documented commands, workers, containers (50 minutes)
+test-all: check ## run all tests required before merging: also slow ones, full pipelines, documented commands, workers, containers (30 minutes)
 	@printf '%s\n' $(filter %.cc,$(CPP)) | xargs -P $$(getconf _NPROCESSORS_ONLN) -n 1 $(BIN)/clang-tidy --quiet -p .
 	@scripts/horovod.sh
 	@scripts/test.sh -o testpaths=tests --hypothesis-profile=thorough $(ARGS)

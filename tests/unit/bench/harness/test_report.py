@@ -107,7 +107,8 @@ def test_turn_is_counted_and_its_answers_are_kept(url: str) -> None:
             processes=2,
             sample_every=1,
         )
-    assert (run.load, run.duration_s) == (LOAD, 1.0)
+    assert run.load == LOAD
+    assert run.duration_s in (1.0, 10.0)  # ten times as long if a busy machine gave no answer in a turn
     assert run.whole.num_answered > 0
     assert {body for _, message, body in outcome.samples if message == 0} == {b"one"}
 

@@ -147,9 +147,13 @@ def test_scheduler_that_ends_ends_the_wait_for_its_answer(tmp_path: Path) -> Non
             end.join()
 
 
-def test_scheduler_without_workers_is_named_after_a_bounded_wait(tmp_path: Path) -> None:
+def test_scheduler_without_workers_is_named_after_a_bounded_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Client.wait_for_workers
+    monkeypatch.setattr(Client, "wait_for_workers", lambda client, number, timeout: wait(client, number, timeout=0.1))
     with cluster_of(0) as cluster:
-        config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=3)
-        message = rf"{config.dask} had no workers for 3 s\. Start some with `dask worker {config.dask} --nthreads 1`"
+        config = DaskConfig(dask=cluster.scheduler_address, dask_timeout_s=600)  # to connect, which may take a while
+        message = rf"{config.dask} had no workers for 600 s\. Start some with `dask worker {config.dask} --nthreads 1`"
         with pytest.raises(ClusterError, match=message), open_pool(config, tmp_path):
             raise AssertionError

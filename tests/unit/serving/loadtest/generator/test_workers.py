@@ -16,7 +16,7 @@ import pytest
 
 from rankline.serving.loadtest.generator.sender import Job
 from rankline.serving.loadtest.generator.transport import OK, Answer, Transport
-from rankline.serving.loadtest.generator.worker_pool import Workers, connect
+from rankline.serving.loadtest.generator.worker_pool import Outcome, Workers, connect
 from rankline.serving.loadtest.stats.counters import SliceRecord
 from rankline.workflows.core.errors import ConfigError, ServerError, ServingError
 from tests.harness.process.waiting import wait_until
@@ -162,11 +162,18 @@ def jobs(url: str, count: int, **changes: Any) -> list[Job]:
 
 def test_workers_add_up_and_can_be_reused(url: str) -> None:
     with Workers(2) as workers:
-        whole = workers.run(jobs(url, 2))
+        runs: list[Outcome] = []
+
+        def have_both_taken_part() -> bool:
+            """A busy machine may hold one up for all of the half second."""
+            runs.append(workers.run(jobs(url, 2)))
+            processes = {process for process, _, _ in runs[-1].samples}
+            return processes == set(SliceRecord.merged(runs[-1].slices).cpu_ns) == {0, 1}
+
+        wait_until(have_both_taken_part)
+        whole = runs[-1]
         assert len(whole.slices) == 2
-        assert set(SliceRecord.merged(whole.slices).cpu_ns) == {0, 1}  # of each slice, where none is held up
-        assert sum(record.num_answered for record in whole.slices) > 0
-        assert {process for process, _, _ in whole.samples} == {0, 1}
+        assert num_answered(whole.slices) > 0
         assert all(body == (b"one", b"two")[message] for _, message, body in whole.samples)
         due_ns = np.arange(40, dtype=np.int64) * 10_000_000
         again = workers.run(
@@ -194,17 +201,19 @@ def test_ctrl_c_keeps_the_finished_slices(url: str) -> None:
     called: list[str] = []
 
     def interrupt(slices: Sequence[SliceRecord]) -> bool:
-        if len(slices) == 2:
+        if len(slices) >= 2:  # a worker that was held up reports several at once
             os.kill(os.getpid(), signal.SIGINT)
         return False
 
     with Workers(2) as workers:
         process_ids = workers.process_ids
         outcome = workers.run(jobs(url, 2, time_limit_s=60.0), is_enough=interrupt, on_end=lambda: called.append("end"))
-    assert (len(outcome.slices), outcome.failure, called) == (2, "stopped by Ctrl-C", ["end"])
+    assert (outcome.failure, called) == ("stopped by Ctrl-C", ["end"])
+    assert len(outcome.slices) >= 2
     assert not any(map(psutil.pid_exists, process_ids))
     with Workers(1) as workers, pytest.raises(KeyboardInterrupt):  # nothing is over yet
-        workers.run(jobs(url, 1), on_begin=lambda: signal.raise_signal(signal.SIGINT))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        workers.run(jobs(url, 1, warmup_s=600.0))
 
 
 def test_workers_leave_no_process(url: str) -> None:
