@@ -42,7 +42,7 @@ _STORE_SCOPE = "rankline"
 _STORE_TIMEOUT_S = 2.0
 _POSTED_TIMEOUT_S = 5.0  # to wait for another worker's error, or until worker 0 has read this worker's
 _POLL_S = 0.05
-_GRACE_S = 1.0  # time for worker 0 to print the error
+_GRACE_S = 5.0  # time for worker 0 to print the error and to exit, which ends this worker
 
 
 class HorovodWorld:

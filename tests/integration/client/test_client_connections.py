@@ -11,7 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -242,7 +242,11 @@ class Gate:
     def wait_for(self, count: int) -> None:
         """Wait until it holds one request, and all others of `count` are in the queue."""
         wait_until(self._held.exists)
-        wait_until(lambda: metric(self._server, "nv_inference_pending_request_count", self._model) >= count - 1)
+        wait_until(lambda: self.num_waiting >= count - 1)
+
+    @property
+    def num_waiting(self) -> float:
+        return metric(self._server, "nv_inference_pending_request_count", self._model)
 
 
 @contextmanager
@@ -275,12 +279,21 @@ def test_full_queue_raises_server_busy(server: EmbeddedServer, repository: Path,
 
 def test_waiting_longer_than_the_queue_allows_raises_server_busy(server: EmbeddedServer, repository: Path) -> None:
     model = "late_ensemble"
+
+    def ask_until_held() -> Any:
+        while True:
+            with suppress(ServerBusyError):  # on a busy machine, it may wait too long before an idle model
+                return client.predict(HELD)
+
     with Client(server.endpoints.grpc, model) as client, ThreadPoolExecutor(3) as pool:
         with Gate(server, repository, "late") as gate:
-            answers = [pool.submit(client.predict, HELD) for _ in range(3)]
-            gate.wait_for(3)
+            held = pool.submit(ask_until_held)
+            gate.wait_for(1)
+            late = [pool.submit(client.predict, HELD) for _ in range(2)]
+            wait_until(lambda: gate.num_waiting + sum(answer.done() for answer in late) >= 2)
             time.sleep(2 * QUEUE_TIMEOUT_S)
-        errors = [error for answer in answers if (error := answer.exception()) is not None]
+        assert held.result().tolist() == HELD["x"]
+        errors = [error for answer in late if (error := answer.exception()) is not None]
         assert len(errors) == 2
         for error in errors:
             with pytest.raises(ServerBusyError, match=f"exceeded the queue timeout of model '{model}'"):
@@ -294,7 +307,7 @@ def test_late_answer_raises_deadline_error_without_a_retry(
     url = server.endpoints.http if transport == "http" else server.endpoints.grpc
     before, begin = executions(server, "wait"), time.monotonic()
     with (
-        Client(url, "wait", ClientConfig(timeout_s=1.0, transport=transport)) as client,
+        Client(url, "wait", ClientConfig(timeout_s=1.0, connect_timeout_s=60.0, transport=transport)) as client,
         Gate(server, repository, "wait"),
         pytest.raises(DeadlineError, match=r"did not respond within 1 s"),
     ):
