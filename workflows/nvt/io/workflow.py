@@ -143,8 +143,8 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
                 label_unloaded_functions(node)
     except ArtifactError as error:
         remedy = _too_old(directory) or (
-            "Expected NVTabular operators and data only; register your own operator classes in the entry-point "
-            f"group {GROUP} of their package."
+            "Expected NVTabular operators, and data in the same directory; register your own operator classes in the "
+            f"entry-point group {GROUP} of their package."
         )
         reason = " ".join(str(error).split())  # names in the message may contain line feeds
         raise ArtifactError(f"{path} was not loaded: {reason}. {remedy}") from None

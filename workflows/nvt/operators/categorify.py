@@ -49,11 +49,12 @@ class Categorify(ops.Categorify):  # type: ignore[misc]
         """
         if counted := {name: value for name, value in categories.items() if isinstance(value, pd.DataFrame)}:
             options = self._create_fit_options_from_columns(list(counted))
-            directory = Path(self.out_path) / options.stat_name
-            directory.mkdir(parents=True, exist_ok=True)
+            # Not by Path, which drops "./": NVTabular copies a file when saving if its name starts with `out_path`.
+            directory = f"{self.out_path}/{options.stat_name}"
+            Path(directory).mkdir(parents=True, exist_ok=True)
             for name, counts in counted.items():
                 selector = nvt.ColumnSelector([name])
-                categories[name] = _write_uniques([counts], str(directory), selector, options, cpu=True)
+                categories[name] = _write_uniques([counts], directory, selector, options, cpu=True)
         if empty := [name for name, path in categories.items() if not Path(path).exists()]:
             raise DataError(
                 f"columns {empty} are missing in every training row, so there is nothing to encode. Provide more "

@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,14 @@ import scipy.sparse
 from rankline.workflows.core.errors import ArtifactError
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import keep_vocabularies_in, load_workflow, save_workflow
-from rankline.workflows.nvt.operators import GreaterThan, HashedCategorify, NullToEmptyList
+from rankline.workflows.nvt.operators import (
+    Categorify,
+    GreaterThan,
+    HashedCategorify,
+    NullToEmptyList,
+    OrderedCategorify,
+    SharedCategorify,
+)
 from tests.harness.hostile.pickles import Made, Name, pickled
 from tests.harness.process.programs import leave_installed
 from tests.oracles.nvtabular import fitted
@@ -55,6 +64,22 @@ def test_loaded_workflow_transforms_as_the_saved_one(workflow: nvt.Workflow, tmp
         assert [list(v) if name == "genres" else v for v in actual[name]] == [
             list(v) if name == "genres" else v for v in expected[name]
         ]
+
+
+@pytest.mark.parametrize(
+    "kind", [Categorify, OrderedCategorify, partial(HashedCategorify, num_buckets=4), partial(SharedCategorify, {})]
+)
+def test_vocabularies_are_saved_wherever_they_were_written(
+    kind: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where NVTabular writes `categories/` by default
+    with quiet_nvtabular():
+        workflow = nvt.Workflow(["user"] >> kind())
+        workflow.fit(nvt.Dataset(RATINGS))
+        expected = transformed(workflow)["user"].tolist()
+        workflow.save("saved")
+    shutil.rmtree("categories")
+    assert transformed(load_workflow(Path("saved")))["user"].tolist() == expected
 
 
 def transformed_rows(workflow: nvt.Workflow, rows: pd.DataFrame) -> pd.DataFrame:
