@@ -166,9 +166,10 @@ def find(columns: Sequence[Expression], keys: Sequence[Vector], *, what: str, nu
 def _find_in_one(column: Expression, keys: Vector, what: str, num_unknown: int) -> KeyMatch:
     if column.is_string != is_string(keys):
         kind = "strings" if is_string(keys) else keys.values.dtype.name
-        raise LoweringError(
-            f"{what}: the column is {column.dtype}, but the known keys are {kind}. Use the same type for both."
-        )
+        remedy = "Use the same type for both"
+        if column.is_list:
+            remedy = "NVTabular takes the type of lists from the first row: fit again to rows that begin with values"
+        raise LoweringError(f"{what}: the column is {column.dtype}, but the known keys are {kind}. {remedy}.")
     if not is_string(keys):
         common = np.result_type(column.dtype, keys.values.dtype)
         column, keys = cast(column, common), Cast(dtype=common.name).run(keys)  # type: ignore[assignment]

@@ -50,12 +50,13 @@ def check_reading(prefetch: int | None, num_threads: int | None) -> None:
             raise ConfigError(f"{name} is {number}, expected an integer of at least {least}.")
 
 
-def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int) -> None:
+def check_any_batch(num_rows: int, batch_size: int, *, all_rows: int, num_workers: int = 1) -> None:
     """Raise `ConfigError` if `drop_last` would drop all rows. `num_rows` counts only the rows in full batches."""
     if all_rows and not num_rows:
+        shared = f" for {num_workers:,} workers" if num_workers > 1 else ""
         raise ConfigError(
-            f"drop_last drops all rows because the data has {all_rows:,} rows and batch_size is {batch_size:,}. Use "
-            "a smaller batch_size, or omit drop_last."
+            f"drop_last drops all rows because the data has {all_rows:,} rows{shared} and batch_size is "
+            f"{batch_size:,}. Use a smaller batch_size, or omit drop_last."
         )
 
 
@@ -182,7 +183,9 @@ class BatchStream:
             global_size=global_size,
             pad=pad,
         )
-        check_any_batch(self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows)
+        check_any_batch(
+            self._schedule.num_rows, batch_size, all_rows=self._schedule.total_rows, num_workers=global_size
+        )
         self._rows.check_columns(self._read_columns)
         if transform is None:
             self._rows.check_numeric(self._columns)

@@ -447,6 +447,15 @@ def test_columns_that_only_offline_takes_are_filled_in(tmp_path: Path) -> None:
     assert [column.name for column in plan.columns] == ["TE_word_label"]
 
 
+def test_lists_that_only_offline_takes_may_have_been_empty_when_fitted(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"word": ["a", "b"] * 8, "tags": [[], ["x"]] * 8, "label": [0, 1] * 8})
+    tags = ["tags"] >> ops.Categorify() >> ops.ListSlice(0, 3, pad=True)
+    workflow = fitted(lambda: (["word"] >> ops.TargetEncoding("label", kfold=1)) + tags, rows, tmp_path)
+    made = transform_offline(workflow, pa.table({"word": ["a", "b"]}))
+    assert made["TE_word_label"].is_monotonic_increasing
+    assert made["tags"].map(len).tolist() == [0, 0]
+
+
 def test_training_rows_are_compared_with_the_encoding_of_now_up_to_rounding(tmp_path: Path) -> None:
     workflow = fitted(lambda: (["price"] >> ops.LogOp()) + (["day"] >> ops.Categorify()), MIXED, tmp_path)
     plan, rows = compile_workflow(workflow), MIXED_HELDOUT.select(["price", "day"])

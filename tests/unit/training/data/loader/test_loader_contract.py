@@ -133,7 +133,7 @@ def test_workflow_is_applied_online(make: Any, tmp_path: Path) -> None:
         ({"sparse_max": {"genres": 3}}, r"sparse_max has \['genres'\], which sparse_names lacks"),
         ({"sparse_names": ["genres"], "sparse_max": {"genres": 0}}, "sparse_max of 'genres' is 0, expected a positive"),
         ({"batch_size": 5000, "drop_last": True}, "drop_last drops all rows because the data has 4,000 rows"),
-        ({"global_size": 8, "drop_last": True}, "drop_last drops all rows because the data has 4,000 rows"),
+        ({"global_size": 8, "drop_last": True}, "because the data has 4,000 rows for 8 workers and batch_size is"),
     ],
 )
 def test_contradictory_options_are_refused(make: Any, prepared: Path, changes: dict[str, Any], message: str) -> None:
