@@ -226,8 +226,8 @@ class _EncodedFiles:
 
 def _heldout_columns(dataset: Dataset) -> tuple[str, ...]:
     """Return the inputs, and the column of the groups, which intervals need even if it is not an input."""
-    is_apart = dataset.group_by is not None and dataset.group_by not in dataset.inputs
-    return (*dataset.inputs, dataset.group_by) if is_apart else dataset.inputs
+    group = dataset.group_by
+    return dataset.inputs if group is None or group in dataset.inputs else (*dataset.inputs, group)
 
 
 class _Encoder:
