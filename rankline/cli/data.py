@@ -13,7 +13,7 @@ from rankline.cli.options.arguments import FormatName, RecipeName, WorkDir
 from rankline.cli.options.recipe_options import with_recipe_options
 from rankline.recipes.overrides import Overrides
 from rankline.recipes.workspace import WORK_DIR, workspace_of
-from rankline.terminal.console import CONSOLE, Stages, plain_table, say
+from rankline.terminal.console import CONSOLE, Stages, note, plain_table, say
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.optional_packages import require
 from rankline.workflows.preprocess.config import DaskConfig
@@ -91,6 +91,8 @@ def init_command(
             progress=progress,
         )
     _show(made)
+    if made.copies:
+        note(f"Warning: {made.copies}")
     made.write(output)
     say(f"\n{output} written. Review it, then run: rankline run {shlex.quote(str(output))}")
 

@@ -24,7 +24,9 @@ from rankline.workflows.data.autodetect.profile import Column, Profile, as_writt
 from rankline.workflows.data.tabular.config import FILLED, ColumnConfig, FilesConfig, Format, TableConfig
 from rankline.workflows.data.tabular.files import find_files, names_in, scan, with_format
 from rankline.workflows.data.tabular.reader import names_of, read_table
+from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.raw import StreamedRows
+from rankline.workflows.schema.arrow_types import holds_lists
 from rankline.workflows.storage.artifacts import output_file
 
 _REMEDIES: Mapping[str, Mapping[str, Any]] = {
@@ -33,6 +35,8 @@ _REMEDIES: Mapping[str, Mapping[str, Any]] = {
 }
 """Mapping from a remedy in a CSV reader's error message to the corresponding config change."""
 _LEAK_ROWS = 20_000
+_MANY_COPIES = 0.02
+"""Share of rows that repeat others, above which users are warned."""
 _MAX_SHOWN = 5
 
 
@@ -42,6 +46,7 @@ class FirstRecipe:
 
     Attributes:
         contradiction: the error of `prepare` for the first row that does not fit the guesses; None if all rows fit.
+        copies: a warning about rows that repeat others, empty if there are few.
     """
 
     text: str
@@ -49,6 +54,7 @@ class FirstRecipe:
     num_rows: int
     guesses: Guesses
     contradiction: DataError | None
+    copies: str
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield the name, type and role of each column, and why they were guessed; the labels come first."""
@@ -94,7 +100,7 @@ def first_recipe(
         group=guesses.group,
     )
     rows, contradiction = _rows_as_read(config, progress)
-    guesses = _without_leaks(guesses, config, rows)
+    guesses = _without_useless(guesses, config, rows)
     _check_features(paths[0], guesses)
     shown = tuple(relpath(name, directory) if not Path(name).is_absolute() else name for name in files)
     named = name or Path(files[0]).name.split(".")[0]
@@ -105,6 +111,7 @@ def first_recipe(
         num_rows=found.num_rows,
         guesses=guesses,
         contradiction=contradiction,
+        copies=_copies(found),
     )
 
 
@@ -168,20 +175,48 @@ def _rows_as_read(config: TableConfig, progress: Progress) -> tuple[pa.Table, Da
     return pa.Table.from_batches(parts, raw.rows.schema), refusal
 
 
-def _without_leaks(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
-    leaks: dict[str, str] = {}
+def _without_useless(guesses: Guesses, config: TableConfig, rows: pa.Table) -> Guesses:
+    useless = dict.fromkeys(_empty_at_first(guesses, rows), "no value in the oldest rows, on which models train")
     for label, label_config in config.labels.items():
-        leaks |= find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
+        leaks = find_leaks(rows, config.columns, rows[names_of(config)[label]], label, label_config)
+        useless |= {name: f"a likely leak: {why}" for name, why in leaks.items()}
     columns = dict(guesses.columns)
-    for name, why in leaks.items():
-        ignored = ColumnConfig(type=config.columns[name].type, role="ignored")
-        columns[name] = Guess(config=ignored, why=f"a likely leak: {why}")
+    for name, why in useless.items():
+        columns[name] = Guess(config=ColumnConfig(type=config.columns[name].type, role="ignored"), why=why)
     for name, guessed in columns.items():
-        if guessed.config.of in leaks:
+        if guessed.config.of in useless:
             columns[name] = replace(guessed, config=replace(guessed.config, role="multihot", of=None))
-    time = None if guesses.time in leaks else guesses.time
-    group = None if guesses.group in leaks else guesses.group
+    time = None if guesses.time in useless else guesses.time
+    group = None if guesses.group in useless else guesses.group
     return replace(guesses, columns=columns, time=time, group=group)
+
+
+def _empty_at_first(guesses: Guesses, rows: pa.Table) -> Iterator[str]:
+    """Yield the features without any value in the training rows of a split by time."""
+    if _splits_by_time(guesses):
+        order = pc.array_sort_indices(rows[guesses.time], null_placement="at_start")
+        oldest = rows.take(order.slice(0, round(len(rows) * (1 - RowsConfig.valid_share))))
+        for name, guessed in guesses.columns.items():
+            if guessed.config.is_feature and oldest[name].null_count == len(oldest):
+                yield name
+
+
+def _copies(found: Profile) -> str:
+    columns = {name: column.values for name, column in found.columns.items() if not column.unusable}
+    if any(holds_lists(values.type) for values in columns.values()):
+        return ""
+    rows = pa.table(columns)
+    num_distinct = len(rows.group_by(rows.column_names).aggregate([]))
+    # Without a column of many values, different rows may be equal by chance.
+    if not any(column.num_distinct > num_distinct / 2 for column in found.columns.values()):
+        return ""
+    num_copies = len(rows) - num_distinct
+    if num_copies < _MANY_COPIES * len(rows):
+        return ""
+    return (
+        f"{num_copies:,} of {len(rows):,} rows repeat another row in every column. If they are copies, remove them: "
+        "where training and validation rows are the same, the quality looks too good."
+    )
 
 
 # --- The text of the file
@@ -221,7 +256,7 @@ def _lines(name: str, config: FilesConfig, found: Profile, guesses: Guesses) -> 
     split = "time" if _splits_by_time(guesses) else "random"
     yield "rows:"
     yield f"  split: {split}  # random, time (validate on the latest rows; needs time:), group (needs group:)"
-    yield "  valid_share: 0.2"
+    yield f"  valid_share: {RowsConfig.valid_share}"
     yield ""
     yield "# role: id, categorical, text, multihot, history, numeric, vector, timestamp, group or ignored"
     yield "columns:"

@@ -17,6 +17,7 @@ from rankline.training.evaluation import objective_of, score_heads
 from rankline.training.evaluation.confidence import LEVEL, MEASURABLE, standard_error
 from rankline.training.evaluation.scored_rows import MAX_ROWS
 from rankline.training.evaluation.validation_scores import ValidationScores
+from rankline.workflows.data.tabular.reader import safe_names
 from rankline.workflows.schema.feature_spec import FIRST_UNSEEN_ID, NULL_ID, PARQUET
 from rankline.workflows.schema.targets import BINARY, MULTICLASS, REGRESSION, Head
 
@@ -179,11 +180,13 @@ def _role(prepared: "PreparedData", name: str) -> str:
     roles = {metadata.history: "history", metadata.item: "item id", metadata.group_by: "user or group id"}
     if name in roles:
         return roles[name]
+    own = safe_names(prepared.inputs)[name]
     for feature in prepared.spec.features:
-        if feature.name == name:
+        if feature.name in (name, own):
             kind = "number" if feature.cardinality is None else "category"
             return f"list of {kind}s".replace("ys", "ies") if feature.is_list else kind
-    return "derived from"
+    has_parts = any(feature.name.startswith(f"{own}_") for feature in prepared.spec.features)
+    return "several features" if has_parts else "transformed"
 
 
 # --- Parts of the rows

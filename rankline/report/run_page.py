@@ -291,7 +291,8 @@ class RunReport:
             curves["training"] = self.curves[training]
         epoch = self.trained.metrics.get("epoch")
         title = METRICS[loss].title if loss in METRICS else "loss"
-        yield learning_curve(title, curves, int(epoch) if epoch is not None and math.isfinite(epoch) else None)
+        kept = int(epoch) if epoch is not None and math.isfinite(epoch) else None
+        yield learning_curve(title, curves, kept, self.objective.title if prefix == "inner_" else "")
 
     def _columns(self) -> Iterator[Section]:
         if not self.analysis or not self.analysis.columns:

@@ -28,8 +28,11 @@ Rows = Mapping[str, ScoredRows]
 """Name of a model, empty for a single one, → its scored rows of one head."""
 
 
-def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | None) -> Card:
-    """Draw a metric over epochs, one curve per name; points are (epoch, value)."""
+def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | None, chosen_by: str = "") -> Card:
+    """Draw a metric over epochs, one curve per name; points are (epoch, value).
+
+    `chosen_by` is the metric by which held-out training rows chose the epoch, if they did.
+    """
     curves = {name: points for name, points in curves.items() if len(points) > 1}
     if not curves:
         return Card(title="Learning curve", note="The model trained for a single epoch, so there is no curve.")
@@ -48,7 +51,8 @@ def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | N
         chart.label(*points[-1], name, color, is_above=color == 0)
     return Card(
         title="Learning curve",
-        note=f"{title} by epoch, lower is better. Held-out training rows choose the epoch.",
+        note=f"{title} by epoch, lower is better."
+        + f" Held-out training rows choose the epoch by their {chosen_by}." * bool(chosen_by),
         content=chart.svg(),
     )
 

@@ -6,7 +6,7 @@ Limits on distinct values are absolute: with relative ones, an age would become 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,6 @@ class Guesses:
     time: str | None = None  # column that orders the rows
     group: str | None = None  # column whose values define groups of rows
     missing: tuple[str, ...] = ("",)  # texts that mark a missing number, time or label
-    leaks: Mapping[str, str] = field(default_factory=dict)
 
 
 def labels_among(names: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
@@ -191,9 +190,13 @@ def _many(column: Column) -> tuple[LabelConfig, str]:
 
 
 def _too_many(column: Column, num_texts: int) -> DataError:
+    found, counts = column.distinct
+    is_odd = ~are_numbers(found) if is_text(found.type) else np.zeros(len(found), np.bool_)
+    fault = _fault_of_numbers(found.filter(pa.array(is_odd)), counts[is_odd], counts.sum()) if is_odd.any() else None
     return DataError(
-        f"label {column.name!r} has {num_texts:,} distinct strings in {column.num_present:,} rows, expected "
-        f"numbers or at most {_MAX_CLASSES:,} classes. Pass another column with --label."
+        f"label {column.name!r} has {num_texts:,} distinct strings in {column.num_present:,} rows, "
+        + (fault or f"expected numbers or at most {_MAX_CLASSES:,} classes. Pass another column with --label")
+        + "."
     )
 
 

@@ -348,9 +348,13 @@ def _encoding(head: bytes) -> str:
         return "utf-16-le"
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
+        return "utf-8"
+    except UnicodeError:
+        has_controls = any(0x80 <= byte < 0xA0 for byte in head)  # of Latin 1; Windows has the Euro sign there, for one
+    try:
+        return "cp1252" if has_controls and head.decode("cp1252") else "latin-1"
     except UnicodeError:
         return "latin-1"
-    return "utf-8"
 
 
 def _has_header(rows: Sequence[Sequence[str]]) -> bool:

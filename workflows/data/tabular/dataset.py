@@ -58,8 +58,13 @@ def _check_score_names(heads: Sequence[Head]) -> None:
         raise ConfigError(f"two labels would produce the same score name, {twice[0]!r}. Rename a label or a class.")
 
 
-def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, _rows: RowsConfig) -> "nvt.Workflow":
+def table_graph(config: TableConfig, _raw: RawData, prepare: PrepareConfig, rows: RowsConfig) -> "nvt.Workflow":
     """Build the workflow that encodes the features and labels of a table."""
+    if rows.split == "time" and config.time is None:
+        raise ConfigError(
+            "the rows cannot be split by time, because `time` is not set. Set it to the column that orders the rows, "
+            "or split at random."
+        )
     from rankline.workflows.nvt.compat import nvt, quiet_nvtabular
 
     with quiet_nvtabular():

@@ -20,6 +20,7 @@ from rankline.training.models.auto import AutoConfig
 from rankline.training.models.tabular import MLPConfig
 from rankline.workflows.core.errors import DataError
 from rankline.workflows.data.autodetect.profile import profile
+from rankline.workflows.preprocess.config import RowsConfig
 from rankline.workflows.preprocess.raw import StreamedRows
 
 ROWS = 300
@@ -71,6 +72,7 @@ WRITTEN: dict[str, tuple[bytes, str]] = {
     "utf-8": (TEXT.encode(), "delimiter: ','"),
     "utf-8 with a mark": (TEXT.encode("utf-8-sig"), "delimiter: ','"),
     "latin-1 at the end": (LATE.encode("latin-1"), "encoding: latin-1"),
+    "Windows": (TEXT.replace(",label", " \u20ac,label").encode("cp1252"), "encoding: cp1252"),
     "utf-16": (TEXT.encode("utf-16"), "encoding: utf-16"),
     "utf-16 without a mark": (TEXT.encode("utf-16-le"), "encoding: utf-16-le"),
     "tabs": (TEXT.replace(",", "\t").encode(), r'delimiter: "\t"'),
@@ -86,7 +88,7 @@ def test_csv_may_be_written_in_any_way(case: str, tmp_path: Path) -> None:
     assert f"  {line}" in made.text
     assert len(rows) == ROWS
     if case != "latin-1 at the end":
-        assert rows["name"].to_pylist() == NAMES
+        assert rows[next(name for name in rows.column_names if name.startswith("name"))].to_pylist() == NAMES
 
 
 def test_model_of_a_table_is_auto_unless_it_has_ids(tmp_path: Path) -> None:
@@ -100,6 +102,31 @@ def test_model_of_a_table_is_auto_unless_it_has_ids(tmp_path: Path) -> None:
     made, _ = read_back(tmp_path / "rows.csv")
     assert isinstance(read_recipe(tmp_path / "rankline.yaml").train.model, MLPConfig)
     assert made.guesses.columns["level"].config.role == "categorical"
+
+
+def test_column_that_is_empty_where_models_train_is_ignored(tmp_path: Path) -> None:
+    times = [f"2024-01-{1 + n // 24:02d} {n % 24:02d}:00" for n in range(ROWS)]
+    late = ["" if n < 0.9 * ROWS else f"{n / 7:.2f}" for n in range(ROWS)]
+    (tmp_path / "rows.csv").write_text(lines_of({"when": times, "late": late, "fee": FEES, "label": LABELS}))
+    made, _ = read_back(tmp_path / "rows.csv")
+    assert made.guesses.columns["late"].config.role == "ignored"
+    assert made.guesses.columns["late"].why == "no value in the oldest rows, on which models train"
+    assert read_recipe(tmp_path / "rankline.yaml").encoding == RowsConfig(split="time")
+
+
+@pytest.mark.parametrize(
+    ("columns", "copies"),
+    [
+        ({"fee": FEES * 2, "label": LABELS * 2}, "300 of 600 rows repeat another row"),
+        ({"fee": FEES, "label": LABELS}, ""),
+        ({"level": [n % 5 for n in range(ROWS)], "label": LABELS}, ""),  # equal by chance
+    ],
+)
+def test_rows_that_repeat_others_are_counted(tmp_path: Path, columns: dict[str, list[Any]], copies: str) -> None:
+    (tmp_path / "rows.csv").write_text(lines_of(columns))
+    made, _ = read_back(tmp_path / "rows.csv")
+    assert made.copies.startswith(copies)
+    assert bool(made.copies) == bool(copies)
 
 
 def test_unreadable_file_is_named(tmp_path: Path) -> None:

@@ -64,7 +64,9 @@ def test_large_confusion_matrix_says_what_it_leaves_out() -> None:
 
 def test_learning_curve_marks_the_epoch_that_was_kept() -> None:
     curves = {"held-out rows": [(1, 0.6), (2, 0.5), (3, 0.55)], "training rows": [(1, 0.7), (2, 0.5), (3, 0.4)]}
-    page = ParsedPage(learning_curve("logloss", curves, 2).content)
+    card = learning_curve("logloss", curves, 2, chosen_by="AUC")
+    page = ParsedPage(card.content)
+    assert card.note.endswith("choose the epoch by their AUC.")
     assert "epoch 2 kept" in page.text
     assert "training rows" in page.text
 

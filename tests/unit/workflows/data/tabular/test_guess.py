@@ -330,6 +330,11 @@ def test_label_of_more_numbers_than_are_counted_is_a_regression(tmp_path: Path) 
     assert why == "by its name; 4,000 distinct numbers, more than the 20 that could be classes"
 
 
+def test_label_of_amounts_as_people_write_them_says_how_to_write_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"rows, such as '\$(\d+)': if these are numbers, write them as \1\.$"):
+        label_of(tmp_path, [f"${n}" for n in range(N)])
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("numbers", [(0.0, 1.0), (0.5, 7.25, 3.0)])
 def test_label_with_an_infinity_is_refused_with_its_row(tmp_path: Path, kind: str, numbers: tuple[float, ...]) -> None:
