@@ -111,7 +111,12 @@ def test_latency_is_measured_at_rates_up_to_the_peak(monkeypatch: pytest.MonkeyP
     assert "knee, 1 core" in "".join(drawn.itertext())
 
 
-@pytest.mark.usefixtures("made_once")
+@pytest.fixture
+def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alternatives, "_CLIENT_CALLS", 50)
+
+
+@pytest.mark.usefixtures("made_once", "few_calls")
 def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`python -m bench alternatives`" in (ROOT / "README.md").read_text(encoding="utf-8")
     absent = Server(command="no_such_module --port {port}")
@@ -129,6 +134,7 @@ def test_alternatives_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.usefixtures("few_calls")
 @pytest.mark.parametrize("recipe", ["criteo-dlrm", "amazon-sim"])
 def test_peers_score_other_recipes_as_the_server_does(recipe: str) -> None:
     """The benchmark itself compares the scores of all sides."""
