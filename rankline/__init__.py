@@ -9,6 +9,7 @@
 Heavy modules are imported on first use.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from rankline.workflows.core.old_names import install
@@ -23,6 +24,8 @@ __all__ = [
     "train",
 ]  # fmt: skip
 install()
+if "nvtabular" in sys.modules:
+    from rankline.workflows.nvt import dask_options  # noqa: F401  # Dask otherwise turns lists into text
 _ELSEWHERE = {
     "AsyncClient": "rankline.serving.client",
     "Client": "rankline.serving.client",

@@ -1,10 +1,12 @@
 """Options of `export`. The module is cheap to import, since the command line derives its options from it."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from numbers import Real
 
 from rankline.workflows.core.machine import num_cores
-from rankline.workflows.core.validation import check_choice
+from rankline.workflows.core.validation import check_at_least, check_choice
 
 NATIVE, PYTHON = BACKENDS = ("native", "python")
 WIDE = 200
@@ -55,8 +57,14 @@ class ExportConfig:
 
     def __post_init__(self) -> None:
         check_choice(self, "backend", self.backend in BACKENDS, " or ".join(BACKENDS))
+        check_choice(self, "uncompiled", isinstance(self.uncompiled, str), "names separated by commas")
         for name, least in _AT_LEAST.items():
-            check_choice(self, name, not getattr(self, name) < least, f"at least {least}")
+            check_at_least(self, least, name)
+        for name in ("batch_delay_ms", "queue_timeout_ms"):
+            number = getattr(self, name)
+            check_choice(
+                self, name, isinstance(number, Real) and 0 <= float(number) < math.inf, "a number of at least 0"
+            )
 
     def max_rows(self, *, with_candidates: bool) -> int:
         """Return the maximum number of rows per request. If `with_candidates`, return the maximum number of candidates
@@ -91,8 +99,6 @@ _AT_LEAST = {
     "max_list_length": 1,
     "instances": 0,
     "threads": 0,
-    "batch_delay_ms": 0,
     "max_queue_size": 0,
-    "queue_timeout_ms": 0,
     "keep_versions": 2,
 }

@@ -324,13 +324,19 @@ def _compare(
     expected = model.score_offline(offline)
     actual = served_model.score_served(served).reshape(expected.shape)
     if are_made_up:
-        actual = np.where(out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)), expected, actual)
+        is_open = out_of_range(served).reshape(-1, *(1,) * (actual.ndim - 1)) | np.isnan(expected) | np.isnan(actual)
+        actual = np.where(is_open, expected, actual)
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
+        why = f"The scores may differ by at most {SCORE_TOLERANCE}."
+        if np.isnan(difference):
+            why = (
+                "The model computes with NaN, which a ReLU turns into 0 on some processors. Fill missing numbers in "
+                "the workflow, and divide by no zero in the model."
+            )
         raise ParityError(
             f"the score of the row {_row(rows, worst)} is {expected[worst].tolist()} offline but "
-            f"{actual[worst].tolist()} when served. The scores may differ by at most {SCORE_TOLERANCE}. Nothing was "
-            "exported."
+            f"{actual[worst].tolist()} when served. {why} Nothing was exported."
         )
     return difference
 

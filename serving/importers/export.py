@@ -320,7 +320,13 @@ def _check_sample(specs: Sequence[ColumnSpec], rows: pa.Table) -> None:
         if not _fits(spec, rows[spec.name].type)
     ]
     if wrong:
-        raise DataError(f"{'; '.join(wrong)}. Provide a sample with the types that the workflow was fitted on.")
+        remedy = "Provide a sample with the types that the workflow was fitted on."
+        if any(holds_lists(rows[spec.name].type) for spec in specs if (spec.dtype, spec.width) == ("object", None)):
+            remedy = (
+                "Dask turned the lists into strings when the workflow was fitted. Import "
+                "rankline.workflows.nvt.dask_options before you fit it, and train again."
+            )
+        raise DataError(f"{'; '.join(wrong)}. {remedy}")
 
 
 def _fits(spec: ColumnSpec, kind: pa.DataType) -> bool:

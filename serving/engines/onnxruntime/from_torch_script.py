@@ -35,7 +35,14 @@ def to_onnx(trained: ModelArtifact, opset: int) -> onnx.ModelProto:
             opset_version=opset,
             dynamo=False,  # the new exporter needs Python code, which artifacts do not contain
         )
-        return onnx.load_model(Path(directory) / "model.onnx")
+        made = onnx.load_model(Path(directory) / "model.onnx")
+    kept = {tensor.name for tensor in made.graph.input}
+    for name in names:
+        if name not in kept:  # the exporter drops inputs that the model does not read
+            kind, axes = onnx.helper.np_dtype_to_tensor_dtype(rows[name].numpy().dtype), _dynamic_axes(name)
+            sizes = [axes.get(axis, size) for axis, size in enumerate(rows[name].shape)]
+            made.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, sizes))
+    return made
 
 
 def _example(names: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, torch.Tensor]:

@@ -154,7 +154,7 @@ def _load_pickle(directory: Path) -> nvt.Workflow:
             f"{path} was not loaded: a module that the workflow needs cannot be imported ({in_short(error)}). {remedy}"
         ) from None
     except Exception as error:  # damaged pickles raise many types of exceptions
-        remedy = _too_old(directory) or "Prepare the data again."
+        remedy = _too_old(directory) or "Prepare the data again, or save your own workflow again."
         raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {in_short(error)}). {remedy}") from None
     if not isinstance(workflow, nvt.Workflow):
         raise ArtifactError(f"{path} contains {type(workflow).__name__}, expected an NVTabular workflow.")

@@ -328,6 +328,24 @@ def test_scores_of_nan_and_overflows_are_compared_in_given_rows_only(tmp_path: P
         check_parity(workflow, plan, Rows(Path()), heldout, served_model=served)
 
 
+class Averages(Rows):
+    """Undefined for an empty list, of which an engine may make anything."""
+
+    def score_offline(self, frame: pd.DataFrame) -> Any:
+        return np.array([np.mean(ids) if len(ids) else np.nan for ids in frame["words"]])
+
+    def score_served(self, columns: Any) -> Any:
+        return np.array([np.mean(ids) if len(ids) else 0.5 for ids in np.split(*_ragged(columns["words"]))])
+
+
+def test_undefined_scores_are_compared_in_given_rows_only(tmp_path: Path) -> None:
+    workflow = fitted(lambda: ["words"] >> ops.Categorify(), MIXED, tmp_path)
+    plan, filled = compile_workflow(workflow), pa.table({"words": [["a"], ["a", "b"]]})
+    check_parity(workflow, plan, Averages(Path()), filled)
+    with pytest.raises(ParityError, match="is nan offline but 0.5 when served. The model computes with NaN"):
+        check_parity(workflow, plan, Averages(Path()), pa.table({"words": [["a"], []]}))
+
+
 class Shifted(Rows):
     """Two scores per row, which `shift` changes as a whole."""
 

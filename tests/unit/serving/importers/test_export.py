@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -30,7 +31,7 @@ from rankline.workflows.core.errors import (
 )
 from rankline.workflows.nvt.compat import nvt, ops, quiet_nvtabular
 from rankline.workflows.nvt.io.workflow import save_workflow
-from rankline.workflows.nvt.operators import GreaterThan
+from rankline.workflows.nvt.operators import GreaterThan, PaddedListSlice
 from rankline.workflows.schema.model_artifact import KIND, SAVED_MODEL
 from rankline.workflows.schema.tensor_names import NNZS, VALUES
 from rankline.workflows.storage.artifacts import publish
@@ -227,6 +228,38 @@ def test_sample_that_does_not_fit_the_workflow_is_refused(case: str, export: Cal
     sample, message = BAD_SAMPLES[case]
     with pytest.raises(DataError, match=message):
         export(sample=sample)
+
+
+class Sum(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(9, 4)
+
+    def forward(self, tags: torch.Tensor) -> torch.Tensor:
+        return self.table(tags).sum(dim=1).sum(dim=1)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A model that reads padded lists, and not their lengths."""
+    with quiet_torch():
+        torch.jit.script(Sum()).save(str(tmp_path / "model.pt"))
+    return tmp_path / "model.pt"
+
+
+def test_lists_that_became_strings_when_fitted_are_explained(
+    export: Callable[..., ExportedEnsemble], script: Path, tmp_path: Path
+) -> None:
+    with dask.config.set({"dataframe.convert-string": True}):
+        fitted_on_strings = fitted(lambda: ["tags"] >> ops.Categorify(), ROWS, tmp_path / "scratch")
+    with pytest.raises(DataError, match=r"Dask turned the lists into strings when the workflow was fitted\. Import "):
+        export(script, workflow=fitted_on_strings)
+
+
+def test_script_that_reads_no_lengths_is_converted_to_onnx(script: Path, tmp_path: Path) -> None:
+    padded = fitted(lambda: ["tags"] >> ops.Categorify() >> PaddedListSlice(0, 3), ROWS, tmp_path / "scratch")
+    made = export_foreign(script, SAMPLE, tmp_path / "mine", ExportConfig(engine="onnx"), workflow=padded, name="mine")
+    assert list(made.path.rglob("model.onnx"))
 
 
 def test_unfitted_workflow_is_refused(export: Callable[..., ExportedEnsemble]) -> None:

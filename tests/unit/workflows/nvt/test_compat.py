@@ -22,6 +22,12 @@ def test_quiet_blocks_may_end_in_any_order(leaves_first: int) -> None:
     assert list(warnings.filters) == before
 
 
+def test_lists_stay_lists_if_nvtabular_is_imported_first() -> None:
+    code = "import nvtabular, rankline, dask; print(dask.config.get('dataframe.convert-string'))"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 # What Merlin finds where there is one.
 _WITH_GPU = """
 import sys, types

@@ -134,7 +134,9 @@ def test_groups_of_heldout_rows_are_known_if_they_are_no_input(prepared: Prepare
 def test_split_by_time_needs_a_column_of_times(raw: Path, tmp_path: Path) -> None:
     dataset = table_dataset("shop", replace(CONFIG, time=None), raw.parent)
     with pytest.raises(ConfigError, match="cannot be split by time, because `time` is not set"):
-        prepare(dataset, dataset.read(raw.parent), tmp_path / "data", encoding=RowsConfig(split="time"), source="a test")
+        prepare(
+            dataset, dataset.read(raw.parent), tmp_path / "data", encoding=RowsConfig(split="time"), source="a test"
+        )
 
 
 def test_missing_number_is_marked(prepared: PreparedData) -> None:
