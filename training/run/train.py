@@ -312,7 +312,9 @@ def _opened(job: _Job, open_split: Callable[..., Batches], spec: FeatureSpec) ->
         split: open_split(path, spec.for_scoring, split, num_rows, shuffle=False, seed=0)
         for split in (*(split for split in ("valid", INNER) if split in spec.sources), *["train"] * also_train)
     }
-    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=spec.metadata.group_by, heads=spec.heads)
+    # With a split by group, all groups of validation rows are new. They would share one id, so GAUC would be AUC.
+    group_by = None if job.data.split == "group" else spec.metadata.group_by
+    return OpenData(train=Reader(train_batches), evaluated=evaluated, group_by=group_by, heads=spec.heads)
 
 
 class _Fitting:

@@ -155,6 +155,16 @@ def test_holdout_of_rows_split_by_group_is_whole_groups(prepared: Path, tmp_path
         inner_spec(data.spec, lacking)
 
 
+def test_rows_of_new_groups_have_no_gauc(
+    prepared: Path, tmp_path: Path, tracking: TrackingConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PreparedData, "split", "group")
+    config = TrainConfig(batch_size=256, epochs=1, early_stopping_patience=0)
+    metrics = train(prepared, tmp_path / "model", config, tracking=tracking).metrics
+    assert "valid_auc" in metrics
+    assert "valid_gauc" not in metrics
+
+
 def test_holdout_without_both_labels_is_refused(new_prepared: Any, tmp_path: Path, tracking: TrackingConfig) -> None:
     def liked_first(table: pa.Table) -> pa.Table:
         ones = np.arange(len(table)) < len(table) - 2
