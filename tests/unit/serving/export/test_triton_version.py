@@ -16,7 +16,7 @@ from rankline.serving.export.config import ExportConfig
 from rankline.serving.export.exporter import optional_columns
 from rankline.serving.export.triton_version import Served, write_version
 from rankline.serving.triton.config import EnsembleConfig, ModelConfig, Step, to_pbtxt
-from rankline.workflows.core.errors import RequestError
+from rankline.workflows.core.errors import ConfigError, RequestError
 from rankline.workflows.plan import ANY_WIDTH, Column, ColumnSpec, Computed, KeyIndex, TransformPlan, tensor_call
 from rankline.workflows.schema.model_artifact import SAVED_MODEL
 from rankline.workflows.schema.tensors import Tensor
@@ -252,3 +252,18 @@ def test_config_types(dtype: str, written: str) -> None:
     inputs = (Tensor(name="x", dtype=dtype, dims=(-1,)),)
     config = ModelConfig(name="m", backend="b", inputs=inputs, outputs=PREDICT.outputs, max_batch_size=1)
     assert f"data_type: {written}\n  dims: -1" in to_pbtxt(config)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"uncompiled": ["LambdaOp"]}, r"uncompiled is \['LambdaOp'\], expected names separated by commas"),
+        ({"max_batch_size": "8"}, "max_batch_size is '8', expected an integer of at least 1"),
+        ({"instances": 1.5}, "instances is 1.5, expected an integer of at least 0"),
+        ({"batch_delay_ms": float("inf")}, "batch_delay_ms is inf, expected a number of at least 0"),
+        ({"backend": "gpu"}, "backend is 'gpu', expected native or python"),
+    ],
+)
+def test_option_of_a_wrong_type_or_size_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ExportConfig(**options)
