@@ -235,11 +235,12 @@ def _parts(
     if (group := prepared.group_by) in first_ids:
         counts, ids = prepared.training_rows_of_ids(group), encoded[group].to_numpy()
         num_known = np.concatenate([np.zeros(first_ids[group], np.int64), counts])[ids]
-        places = np.where(ids == NULL_ID, -1, np.searchsorted(_ACTIVITY, num_known, side="right") - 1)
+        places = np.where(ids == NULL_ID, len(_ACTIVITY), np.searchsorted(_ACTIVITY, num_known, side="right") - 1)
         names = [
             "no training rows" if counts.min(initial=2) == 1 else "new or rare",
             *(f"{low} to {low * 10 - 1} training rows" for low in _ACTIVITY[1:-1]),
             f"{_ACTIVITY[-1]} or more training rows",
+            f"{group} is missing",
         ]
         yield f"By {group}", divided(places, names)
     is_new = np.zeros(encoded.num_rows, bool)
@@ -251,9 +252,9 @@ def _parts(
     for column in columns:
         if column.num_distinct and 1 < column.num_distinct <= _MAX_CATEGORIES and column.name not in (group,):
             values = rows[column.name].combine_chunks().slice(0, len(kept.labels))
-            known_values = pc.unique(values.drop_null()).sort()
-            places = pc.fill_null(pc.index_in(values, known_values), -1).to_numpy()
-            names = [f"{column.name} is {value}" for value in known_values.to_pylist()]
+            known_values = pc.unique(values.filter(pc.equal(values, values))).sort()  # neither null nor NaN
+            places = pc.fill_null(pc.index_in(values, known_values), len(known_values)).to_numpy()
+            names = [f"{column.name} is {value}" for value in (*known_values.to_pylist(), "missing")]
             yield f"By {column.name}", divided(places, names)
             return
 
@@ -289,7 +290,9 @@ def _baseline(
         return None
     column, figure, scores = best
     models, simple = (MEASURABLE[objective.name](kept.labels, made) for made in (kept.scores, scores))
-    return Baseline(column=column, figure=figure, error=standard_error(models - simple, kept.groups))
+    raw_names = {feature: name for name, feature in safe_names(prepared.inputs).items()}
+    error = standard_error(models - simple, kept.groups)
+    return Baseline(column=raw_names.get(column, column), figure=figure, error=error)
 
 
 def _means(head: Head, values: Array, labels: Array, asked: Array) -> Array:

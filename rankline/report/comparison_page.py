@@ -39,7 +39,9 @@ def _sections(found: "RunComparison") -> Iterator[Section]:
         cards = [
             card
             for head in scored_alike(*(scores.heads for scores in found.scored))
-            for card in quality_cards(head, dict(zip(names, (own[head.column] for own in models), strict=True)))
+            for card in quality_cards(
+                head, dict(zip(names, (own[head.column] for own in models), strict=True)), len(models[0])
+            )
         ]
         yield Section(title="Quality of both", cards=cards)
     if found.reports:

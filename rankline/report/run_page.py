@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from rankline.report.analysis import Analysis, Part
+from rankline.report.analysis import Analysis, Baseline, Part
 from rankline.report.ranking import FIRST, NDCG, RECALL, RankedItems
 from rankline.serving.loadtest.report.cards import speed_section
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.summary import checked, conclusion, rows_in_words
 from rankline.training.evaluation import METRICS, Objective, metric_names, objective_of
 from rankline.training.evaluation.cards import learning_curve, quality_cards
-from rankline.training.evaluation.confidence import LEVEL
+from rankline.training.evaluation.confidence import LEVEL, standard_error
 from rankline.training.tracking import rankline_version
 from rankline.workflows.core.formatting import local_time, quality_figure
 from rankline.workflows.page.charts import Interval, Points, forest, plain
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rankline.workflows.schema.model_artifact import TrainedModel
 
 _CALIBRATED = 0.05
+_WORSE = "worse than"
 _SECOND = {
     "r2": "share of the variance that the model explains",
     "accuracy": "share of rows whose most likely class is right",
@@ -116,12 +117,8 @@ class RunReport:
         if not baseline:
             yield f"{said} on {self._num_rows():,} rows that training never saw."
             return
-        sign = 1 if self.objective.higher_is_better else -1
-        gain = sign * (self.figure - baseline.figure)
-        margin = LEVEL * baseline.error
-        judged = "clearly better than" if gain > margin else "worse than" if gain < -margin else "no better than"
         named = f"`{baseline.column}` alone ({quality_figure(baseline.figure)}), the best single column"
-        yield f"{said}, {judged} {named}."
+        yield f"{said}, {_judged(self.objective, self.figure, baseline)} {named}."
 
     def _ranks(self) -> Iterator[str]:
         if ranked := self.analysis and self.analysis.ranked:
@@ -150,19 +147,30 @@ class RunReport:
         yield f"{self.objective.title} {quality_figure(self.figure)}{f' ({interval})' * bool(interval)}"
         known = []
         if self.analysis and (baseline := self.analysis.baseline):
-            known.append(f"{baseline.column} alone {quality_figure(baseline.figure)}")
+            simple, judged = quality_figure(baseline.figure), _judged(self.objective, self.figure, baseline)
+            named = f"{baseline.column} alone"
+            known.append(f"{judged} {named} ({simple})" if judged == _WORSE else f"{named} {simple}")
         if self.objective.name == "auc":
             known.append("guessing 0.5")
         if self.prepared and (best := self.prepared.spec.metadata.best_auc) is not None:
             known.append(f"best attainable {quality_figure(best)}")
         if known:
             yield "   ".join(known)
+        for title, figure in self._of_labels():
+            yield f"{title} {figure}"
         if ranked := self.analysis and self.analysis.ranked:
             found, popular = (quality_figure(figures[RECALL]) for figures in (ranked.model, ranked.popular))
             yield f"Recall@{FIRST} {found}   the most popular items {popular}   {ranked.num_users:,} users"
         if (ratio := self.bench.quality.get("valid_calibration")) is not None:
             off = abs(ratio - 1)
             yield f"the mean score is {off:.1%} {'above' if ratio > 1 else 'below'} the mean label"
+
+    def _of_labels(self) -> Iterator[tuple[str, str]]:
+        """Return the title and value of each label's objective if there are several labels."""
+        for name, (head, metric) in metric_names(self.heads).items() if len(self.heads) > 1 else ():
+            value = self.bench.quality.get(f"valid_{name}")
+            if metric is METRICS[objective_of([head]).name] and value is not None:
+                yield f"{head.column}: {metric.title}", quality_figure(value)
 
     def speed_lines(self) -> Iterator[str]:
         """Describe the speed for the terminal: the smallest and the fastest load."""
@@ -225,13 +233,24 @@ class RunReport:
             note = f"{quality_figure(baseline.figure)} from {baseline.column} alone. " if baseline else ""
             yield Tile(title=self.objective.title, value=quality_figure(self.figure), note=note + interval)
         if (ratio := self.bench.quality.get("valid_calibration")) is not None:
-            off = ratio - 1
-            is_close = abs(off) < _CALIBRATED
-            note = f"scores are {'close to labels' if is_close else 'too high' if off > 0 else 'too low'} on average"
-            yield Tile(title="Calibration", value=f"{off:+.1%}", note=note)
+            yield Tile(title="Calibration", value=f"{ratio - 1:+.1%}", note=self._calibrated(ratio - 1))
         for name, note in _SECOND.items():
             if (value := self.bench.quality.get(f"valid_{name}")) is not None:
                 yield Tile(title=METRICS[name].title, value=f"{value:.3f}", note=note)
+        for title, figure in self._of_labels():
+            yield Tile(title=title, value=figure)
+
+    def _calibrated(self, off: float) -> str:
+        """Describe by how much the mean score differs from the mean label, `off` as a share of it."""
+        if abs(off) < _CALIBRATED:
+            return "scores are close to labels on average"
+        if self.analysis is None:
+            return "the mean score compared with the mean label"
+        ((_, rows),) = self.analysis.scores.by_head()
+        excess = rows.scores - rows.labels
+        if abs(rows.mean(excess)) > LEVEL * standard_error(excess, rows.groups):
+            return f"scores are too {'high' if off > 0 else 'low'} on average"
+        return "scores differ from labels on average, but within chance"
 
     @property
     def _busy(self) -> str:
@@ -261,7 +280,7 @@ class RunReport:
         if self.analysis:
             for head, rows in self.analysis.scores.by_head():
                 if len(rows.labels):
-                    cards += quality_cards(head, {"": rows})
+                    cards += quality_cards(head, {"": rows}, len(self.heads))
             if ranked := self.analysis.ranked:
                 cards.append(_ranked(ranked))
         titles = {
@@ -333,6 +352,12 @@ class RunReport:
             yield Section(title="For which rows is it good?", cards=cards)
 
 
+def _judged(objective: Objective, figure: float, baseline: Baseline) -> str:
+    gain = figure - baseline.figure if objective.higher_is_better else baseline.figure - figure
+    margin = LEVEL * baseline.error
+    return "clearly better than" if gain > margin else _WORSE if gain < -margin else "no better than"
+
+
 def _forest(parts: Sequence[Part], whole: Part, objective: Objective) -> Markup:
     intervals = []
     for part in parts:
@@ -356,7 +381,7 @@ def _compared(compared: Mapping[str, Any]) -> Card:
                 name=one["name"], value=one["score"], low=low, high=high, text=text, color=0 if one["weight"] else 4
             )
         )
-    note = " ".join([f"{compared['metric']} on held-out training rows; chosen: {compared['reason']}.", *left_out])
+    note = " ".join([f"Chosen: {compared['reason']}.", *left_out])
     chart = forest(intervals, zero=None, label="Models compared", text=quality_figure) if intervals else ""
     return Card(title="Models compared", note=note, content=chart)
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rankline.serving.loadtest.summary import checked
 from rankline.terminal.commands import command
 from rankline.terminal.console import heading, plain_table, print_table, show
-from rankline.training.evaluation import objective_of
+from rankline.training.evaluation import METRICS, objective_of
 from rankline.workflows.core.formatting import local_time, quality_figure
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def print_summary(result: "RunResult", report: "RunReport", console: Console) ->
         mean, std = (quality_figure(find(f"valid_{name}")) for find in (result.quality.mean, result.quality.std))
         pair("", f"{mean} ± {std} over {len(seeds)} seeds")
     if compared := result.trained.manifest.details.get("compared"):
-        pair("", f"chosen: {escape(compared['reason'])}")
+        pair("", *_left_out(compared), f"chosen: {escape(compared['reason'])}")
     pair("speed", *map(escape, report.speed_lines()))
     pair("served", f"{'[green]✓[/] ' * (not bench.problems)}{escape(checked(bench))}")
     for problem in bench.problems:
@@ -71,11 +71,17 @@ def print_comparison(trained: "TrainedModel", console: Console) -> None:
         spreads = [f"{quality_figure(one['score'])} ± {quality_figure(one['spread'])}" for one in done]
         shares = [f"{one['weight']:.0%}" if one["weight"] else "" for one in done]
         names = [one["name"] for one in done]
-        print_table(console, {"": names, compared["metric"]: spreads, "share": shares})
-    for one in compared["candidates"]:
-        if one["problem"]:
-            show(console, f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]")
-    show(console, f"chosen: {compared['reason']}")
+        print_table(console, {"": names, METRICS[compared["metric"]].title: spreads, "share": shares})
+    for line in (*_left_out(compared), f"chosen: {compared['reason']}"):
+        show(console, line)
+
+
+def _left_out(compared: Mapping[str, Any]) -> list[str]:
+    return [
+        f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]"
+        for one in compared["candidates"]
+        if one["problem"]
+    ]
 
 
 def next_commands(result: "RunResult") -> list[tuple[str, str]]:

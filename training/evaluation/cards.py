@@ -57,9 +57,11 @@ def learning_curve(title: str, curves: Mapping[str, Points], kept_epoch: int | N
     )
 
 
-def quality_cards(head: Head, models: Rows) -> Iterator[Card]:
+def quality_cards(head: Head, models: Rows, num_heads: int = 1) -> Iterator[Card]:
+    """Draw the charts of one head. If the models have several, titles start with the label."""
     for draw in _CARDS[head.task]:
-        yield draw(head, models)
+        card = draw(head, models)
+        yield card if num_heads == 1 else replace(card, title=f"{head.column}: {card.title}")
 
 
 def _roc(head: Head, models: Rows) -> Card:

@@ -46,6 +46,16 @@ def test_baseline_is_the_best_single_column(found: Analysis, rows: pa.Table) -> 
     assert 0.6 < found.baseline.figure < quality(rows["bought"].to_numpy(), score(rows))["auc"] + 0.02
 
 
+def test_baseline_has_the_name_of_the_column_in_the_data(tmp_path: Path) -> None:
+    noise = CONFIG.columns["noise <b>"]
+    made = prepare_rows(tmp_path, replace(CONFIG, columns={"noise <b>": noise}, group=None))
+    rows = made.heldout()
+    scores = np.full(len(rows), 0.5)
+    found = analyze(made, rows, rows["bought"].to_numpy(), scores, lambda some: scores[: len(some)])
+    assert found.baseline is not None
+    assert found.baseline.column == "noise <b>"
+
+
 def test_parts_cover_the_rows_and_have_intervals(found: Analysis, rows: pa.Table) -> None:
     assert {"By user", "By kind"} <= found.parts.keys()
     for title in ("By user", "By kind"):
@@ -65,8 +75,22 @@ def test_rows_of_rare_or_missing_users_are_no_active_ones(tmp_path: Path) -> Non
     made = prepare_rows(tmp_path, replace(CONFIG, columns={**CONFIG.columns, "user": rare}), lacks_users=0.4)
     rows = made.heldout()
     found = analyze(made, rows, rows["bought"].to_numpy(), score(rows), score)
-    (part,) = found.parts["By user"]
-    assert (part.name, part.num_rows) == ("new or rare", len(rows) - rows["user"].null_count)
+    missing = rows["user"].null_count
+    parts = [(part.name, part.num_rows) for part in found.parts["By user"]]
+    assert parts == [("new or rare", len(rows) - missing), ("user is missing", missing)]
+
+
+def test_rows_whose_value_is_missing_are_a_part(prepared: PreparedData, rows: pa.Table) -> None:
+    number = np.arange(len(rows))
+    for values in (
+        pa.array(np.where(number % 3 == 0, "a", "b"), mask=number % 3 == 2),
+        pa.array(np.choose(number % 3, [1.0, 2.0, np.nan])),
+    ):
+        changed = rows.set_column(rows.schema.get_field_index("kind"), "kind", values)
+        found = analyze(prepared, changed, rows["bought"].to_numpy(), score(rows), lambda _: score(rows))
+        *_, last = parts = found.parts["By kind"]
+        assert (last.name, last.num_rows) == ("kind is missing", (number % 3 == 2).sum())
+        assert sum(part.num_rows for part in parts) == len(rows)
 
 
 @pytest.mark.parametrize("buckets", [0, 3])

@@ -5,18 +5,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankline.report.analysis import analyze
+from rankline.report.analysis import Analysis, analyze
 from rankline.report.ranking import NDCG, RECALL, RankedItems
 from rankline.report.run_page import RunReport
 from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.stats.percentiles import Estimate
 from rankline.training.evaluation import quality
+from rankline.training.evaluation.validation_scores import ValidationScores
 from rankline.workflows.preprocess.prepared_data import PreparedData
 from rankline.workflows.schema.model_artifact import KIND, TrainedModel
+from rankline.workflows.schema.targets import REGRESSION, Head
 from rankline.workflows.storage.artifacts import publish
 from tests.factories.ensembles import publish_tiny
 from tests.factories.pages import ParsedPage
 from tests.factories.reports import report_of, result_of
+from tests.factories.training.heads import spec_of
 from tests.unit.rankline.report.conftest import score
 
 CURVES = {"inner_logloss": [(1.0, 0.6), (2.0, 0.5), (3.0, 0.55)], "inner_train_loss": [(1.0, 0.7), (2.0, 0.4)]}
@@ -95,7 +98,7 @@ def test_report_of_a_model_that_ranks_compares_it_with_the_most_popular_items(fo
 def test_report_of_a_model_that_auto_chose_shows_the_candidates(found: RunReport, tmp_path: Path) -> None:
     chosen = replace(found, trained=model(tmp_path / "chosen", compared=COMPARED))
     text = ParsedPage(chosen.page().html()).text
-    assert "Models compared" in text
+    assert "Models compared Chosen: linear is best. realmlp" in text
     assert "linear 0.8000 ± 0.0100, 100% of the model" in text
     assert "realmlp was left out: no time was left" in text
     assert "Learning curve" not in text
@@ -128,7 +131,47 @@ def test_model_that_is_no_better_than_one_column_is_told_so(found: RunReport) ->
     for gain, said in ((0.0, "no better than"), (-0.3, "worse than")):
         figure = found.analysis.baseline.figure + gain
         bench = replace(found.bench, quality={**found.bench.quality, "served_auc": figure})
-        assert said in replace(found, bench=bench).verdict
+        report = replace(found, bench=bench)
+        assert said in report.verdict
+        figures = list(report.quality_lines())[1]
+        assert ("worse than amount alone (0." in figures) == (said == "worse than")
+
+
+@pytest.mark.parametrize(("num_rows", "note"), [(30, "within chance"), (2_000, "too high on average"), (0, "close to")])
+def test_scores_are_too_high_only_if_that_is_more_than_chance(found: RunReport, num_rows: int, note: str) -> None:
+    assert found.analysis is not None
+    scores = np.full(max(num_rows, 10), 0.5)
+    labels = (np.arange(len(scores)) % 10 < (4 if num_rows else 5)).astype(float)
+    scored = replace(found.analysis.scores, labels=labels, scores=scores, groups=None)
+    quality = {**found.bench.quality, "valid_calibration": scores.mean() / labels.mean()}
+    report = replace(
+        found, analysis=replace(found.analysis, scores=scored), bench=replace(found.bench, quality=quality)
+    )
+    (tile,) = (tile for tile in report.page().tiles if tile.title == "Calibration")
+    assert note in tile.note
+
+
+def test_several_labels_are_told_apart(found: RunReport) -> None:
+    assert found.prepared is not None
+    heads = (Head("bought"), Head("spent", REGRESSION), Head("liked"))
+    labels = np.tile([[0, 3.0, 1], [1, 2.0, 0]], (20, 1))
+    scored = ValidationScores(heads=heads, labels=labels, scores=np.full((40, 3), 0.5))
+    analysis = Analysis(scores=scored, columns=(), num_columns=0, parts={}, whole=None, baseline=None, ranked=None)
+    report = replace(
+        found,
+        prepared=replace(found.prepared, spec=spec_of(heads)),
+        analysis=analysis,
+        bench=replace(
+            found.bench,
+            quality={"valid_loss": 0.7, "valid_bought_auc": 0.8, "valid_bought_logloss": 0.5, "valid_spent_rmse": 2.0},
+        ),
+    )
+    assert list(report.quality_lines()) == ["loss 0.7000", "bought: AUC 0.8000", "spent: RMSE 2.0000"]
+    page = report.page()
+    assert {("bought: AUC", "0.8000"), ("spent: RMSE", "2.0000")} < {(tile.title, tile.value) for tile in page.tiles}
+    titles = [card.title for card in page.sections[0].cards]
+    assert {"bought: ROC", "liked: ROC", "spent: Errors"} < set(titles)
+    assert len(titles) == len(set(titles))
 
 
 def test_terminal_lines_say_quality_and_speed(found: RunReport) -> None:

@@ -49,6 +49,11 @@ def test_curves_of_two_models_are_drawn_over_each_other() -> None:
     assert "after" in page.text
 
 
+def test_titles_name_the_label_if_there_are_several() -> None:
+    titles = [card.title for card in quality_cards(CLICKED, {"": rows(1.0)}, 2)]
+    assert titles == ["clicked: ROC", "clicked: Calibration", "clicked: Scores by label"]
+
+
 def test_confusion_matrix_shows_shares_of_the_true_class() -> None:
     labels, said = np.array([0, 0, 0, 1, 2]), np.array([0, 0, 1, 1, 2])
     matrix, *_ = quality_cards(KIND, {"": ScoredRows.of(labels, np.eye(3)[said])})
