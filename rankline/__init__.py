@@ -10,6 +10,7 @@ Heavy modules are imported on first use.
 """
 
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rankline.workflows.core.old_names import install
@@ -24,8 +25,8 @@ __all__ = [
     "train",
 ]  # fmt: skip
 install()
-if "nvtabular" in sys.modules:
-    from rankline.workflows.nvt import dask_options  # noqa: F401  # Dask otherwise turns lists into text
+if "nvtabular" in sys.modules:  # Dask otherwise turns lists into strings
+    import_module("rankline.workflows.nvt.dask_options")
 _ELSEWHERE = {
     "AsyncClient": "rankline.serving.client",
     "Client": "rankline.serving.client",
@@ -36,8 +37,6 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'rankline' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(_ELSEWHERE.get(name, "rankline.api.verbs")), name)
 
 

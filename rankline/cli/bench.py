@@ -87,6 +87,7 @@ def bench_command(
     from rankline.runs.store import catch_up, check_store, uri_of_run
     from rankline.runs.summary import find_report
     from rankline.scoring.sample import is_foreign, load_sample
+    from rankline.serving.loadtest.compare import check_comparable
     from rankline.serving.loadtest.runner import check_batch_sizes
     from rankline.serving.repository.ensemble import ExportedEnsemble
     from rankline.terminal.bench_table import print_report
@@ -97,6 +98,8 @@ def bench_command(
     check_batch_sizes(sizes, ensemble.model_config.max_batch_size)
     uri = uri_of_run(ensemble.tracking_uri, work_dir)
     earlier = find_report(against, uri) if against else None
+    if earlier:
+        check_comparable(earlier, sizes, config)
     if ensemble.run_id:
         check_store(uri)
         catch_up(workspace.root)  # the run may not be in the store yet

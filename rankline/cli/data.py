@@ -178,7 +178,7 @@ def import_command(
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name for the artifacts, ensemble and experiment; defaults to the recipe name."
+            metavar="NAME", help="Name for the artifacts, ensemble and experiment, by default the recipe name."
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,

@@ -54,7 +54,7 @@ def predict_command(
     ] = None,
     format_name: FormatName = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output file; defaults to standard output.")
+        Path | None, typer.Option(metavar="FILE", help="Output file, by default standard output.")
     ] = None,
     repository: Repository = REPOSITORY,
     url: Url = None,

@@ -1,5 +1,6 @@
 """The commands `runs`, `compare`, `sync` and `ui` for recorded runs."""
 
+import re
 import signal
 import threading
 from contextlib import ExitStack
@@ -11,7 +12,8 @@ import typer
 
 from rankline.cli.options import completion
 from rankline.cli.options.arguments import JsonFile, Repository, WorkDir, check_writable
-from rankline.recipes.workspace import REPOSITORY, WORK_DIR, exported_workspace
+from rankline.recipes import recipe_named
+from rankline.recipes.workspace import NAMES, REPOSITORY, WORK_DIR, exported_workspace
 from rankline.terminal.console import CONSOLE, ERRORS, note, say
 from rankline.training.tracking.config import journals_of
 from rankline.training.tracking.journal import left_in
@@ -48,6 +50,8 @@ def runs_command(
     from rankline.runs.summary import runs_in
     from rankline.serving.repository.ensemble import active_versions
 
+    if recipe is not None and not re.fullmatch(NAMES, recipe):  # such as a recipe file
+        recipe = recipe_named(recipe).name
     uri = uri_of(work_dir)
     if not (found := runs_in(open_reader(uri), recipe, limit)):
         raise ConfigError(f"there are no runs in {uri}. Train a model: rankline run movielens")

@@ -58,9 +58,9 @@ def recipe_named(name: str) -> Recipe:
 
 
 def _found(name: str) -> Recipe:
-    if is_recipe_file(name):
-        return read_recipe(Path(name))
     own, equals, base = name.partition("=")
+    if is_recipe_file(name) and (not equals or Path(name).exists()):
+        return read_recipe(Path(name))
     if equals:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", own):
             raise ConfigError(

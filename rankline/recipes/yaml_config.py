@@ -56,15 +56,15 @@ def read_yaml(path: Path, kind: type[Config]) -> Config:
         raise ConfigError(f"{path}: invalid YAML ({' '.join(str(error).split())}).") from None
     if node is None:
         raise ConfigError(f"{path} is empty. Create one with: rankline init FILE")
-    made: Config = _Reader(path).value(node, kind, "")
+    made: Config = _Reader(path, kind).value(node, kind, "")
     return made
 
 
 class _Reader:
     """A converter from YAML nodes to typed values. `place` is the path within the file, such as columns.age."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, whole: type) -> None:
+        self._path, self._whole = path, whole
 
     def value(self, node: yaml.Node, hint: Any, place: str, without: tuple[str, ...] = ()) -> Any:
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -93,9 +93,8 @@ class _Reader:
             key = key_node.value
             if key not in known:
                 where = f" in {place}" if place else ""
-                raise self._refusal(
-                    key_node, f"unknown key {key!r}{where}. Expected {', '.join(known)}.{did_you_mean([key], known)}"
-                )
+                hint = self._belongs(key, place) or did_you_mean([key], known)
+                raise self._refusal(key_node, f"unknown key {key!r}{where}. Expected {', '.join(known)}.{hint}")
             skipped = known[key].metadata.get(WITHOUT, ())
             given[key] = self.value(entry, hints[key], f"{place}.{key}".lstrip("."), skipped)
         required = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
@@ -105,6 +104,16 @@ class _Reader:
             return kind(**given)
         except ConfigError as error:
             raise self._refusal(node, f"{place}: {error}".removeprefix(": ")) from None
+
+    def _belongs(self, key: str, place: str) -> str:
+        """Return a sentence that names the other sections of the file with this key, or an empty string."""
+        hints, sections = typing.get_type_hints(self._whole), []
+        for section in fields(self._whole):
+            kinds = TABLE_MODELS.values() if hints[section.name] is ModelConfig else (hints[section.name],)
+            of_kinds = (_fields(kind, section.metadata.get(WITHOUT, ())) for kind in kinds if is_dataclass(kind))
+            if section.name != place and any(key == field.name for own in of_kinds for field in own):
+                sections.append(section.name)
+        return f" It is a key of {' and '.join(sections)}." if sections else ""
 
     def _model(self, node: yaml.Node, place: str) -> Any:
         if not isinstance(node, yaml.MappingNode):

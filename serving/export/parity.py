@@ -328,15 +328,14 @@ def _compare(
         actual = np.where(is_open, expected, actual)
     worst, difference = _worst(expected, actual)
     if not difference <= SCORE_TOLERANCE:  # also true for NaN
-        why = f"The scores may differ by at most {SCORE_TOLERANCE}."
-        if np.isnan(difference):
-            why = (
-                "The model computes with NaN, which a ReLU turns into 0 on some processors. Fill missing numbers in "
-                "the workflow, and divide by no zero in the model."
-            )
+        why = (
+            " The model computes with NaN, which a ReLU turns into 0 on some processors: fill missing numbers in the "
+            "workflow, and divide by no zero in the model."
+        )
         raise ParityError(
             f"the score of the row {_row(rows, worst)} is {expected[worst].tolist()} offline but "
-            f"{actual[worst].tolist()} when served. {why} Nothing was exported."
+            f"{actual[worst].tolist()} when served. The scores may differ by at most {SCORE_TOLERANCE}."
+            f"{why * bool(np.isnan(difference))} Nothing was exported."
         )
     return difference
 

@@ -5,9 +5,10 @@ doi:10.1002/sim.3095): for two independent runs, the squared distances to the re
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.runs import Load, SearchResult, rows_in_words
 from rankline.serving.loadtest.stats.metrics import METRICS
@@ -144,16 +145,38 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
     )
 
 
+def check_comparable(before: BenchmarkReport, batch_sizes: Sequence[int], config: LoadConfig) -> None:
+    """Raise ConfigError if a benchmark would have no load in common with an earlier report."""
+    searched = {_search_name(batch_size, config.slo) for batch_size in batch_sizes if config.slo}
+
+    def is_measured(load: Load | str) -> bool:
+        if isinstance(load, str) or config.slo or load.batch_size not in batch_sizes:
+            return load in searched
+        if config.is_closed_loop:
+            return load.concurrency in config.concurrency
+        return load.arrivals == config.arrivals and (config.is_trace or load.rate_per_s in config.rate)
+
+    if not any(map(is_measured, loads := _loads(before))):
+        raise ConfigError(
+            f"this benchmark has no load in common with the earlier report, whose loads are {_listed(loads)}. Measure "
+            "the same batch sizes, concurrency and rates."
+        )
+
+
 _Figures = dict[str, Estimate]
 
 
 def _loads(report: BenchmarkReport) -> dict[Load | str, _Figures]:
     if report.searches:
         return {
-            f"{rows_in_words(batch_size)}, {report.slo}": {"highest_requests_per_s": _searched(search)}
+            _search_name(batch_size, report.slo): {"highest_requests_per_s": _searched(search)}
             for batch_size, search in report.searches.items()
         }
     return {result.load: _measured(result) for result in report.bench}
+
+
+def _search_name(batch_size: int, slo: str | None) -> str:
+    return f"{rows_in_words(batch_size)}, {slo}"
 
 
 def _measured(result: LoadResult) -> _Figures:

@@ -140,6 +140,11 @@ def _feature(feature: Feature, channel: str) -> Feature:
     if channel in (LABEL, CONTINUOUS):
         if feature.is_list:
             raise SpecError(f"{entry} has dimensions, but channel {channel!r} accepts only single numbers.")
+        if channel == LABEL and feature.null_fill is not None:
+            raise SpecError(
+                f"{entry} has null_fill, but a missing label must not be filled in. Remove null_fill; with several "
+                "labels, a row may lack some."
+            )
         return Feature(name=feature.name, dtype="float32")
     if feature.cardinality is None:
         raise SpecError(f"{entry} is missing 'cardinality', which ids in channel {channel!r} require.")
@@ -166,7 +171,7 @@ class _Writer:
         heldout = FilesWriter(directory / HELDOUT, rows_per_file=_FILE_ROWS, rows_per_group=_GROUP_ROWS)
         seen = [Labels() for _ in self.spec.heads]
         num_rows = 0
-        for rows in self._data.rows(self._mappings[split]):
+        for rows in self._data.rows(self._mappings[split], labels):
             table = self._table(rows, schema)
             seen = merge_stats([seen, [self._labels_of(head, rows) for head in self.spec.heads]])
             num_rows += len(table)

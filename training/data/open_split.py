@@ -1,10 +1,10 @@
 """Open the splits of prepared data, in any file format."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rankline.training.data.loader.columns import null_fills
 from rankline.training.data.loader.files import ParquetFiles
 from rankline.training.data.loader.stream import Batch, BatchStream, StreamOptions
 from rankline.workflows.core.errors import ConfigError, DataError
@@ -104,16 +104,11 @@ def _tfrecord_loader(
 
 
 def checks_of(spec: FeatureSpec) -> StreamOptions:
-    """Derive loader options from a spec: valid id ranges, null replacements, and labels that must be finite.
-
-    With several labels a row may lack some, and NaN marks a missing label.
-    """
-    masked = {label.name: math.nan for label in spec.labels if len(spec.labels) > 1}
-    filled = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
+    """Derive loader options from a spec: valid id ranges, null replacements, and labels that must be finite."""
     return {
         "cardinalities": {feature.name: feature.embedding_shape[0] for feature in spec.categorical},
-        "fill_nulls": masked | filled,
-        "finite": [label.name for label in spec.labels if label.name not in masked],
+        "fill_nulls": null_fills(spec),
+        "finite": [label.name for label in spec.labels if len(spec.labels) == 1],
     }
 
 

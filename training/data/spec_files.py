@@ -8,7 +8,8 @@
 The chunks of a mapping are joined side by side, row by row.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -79,13 +80,14 @@ class DataSet:
         chunks = (chunk for mapping in mappings for chunk in self.spec.mappings[mapping])
         return sum(path.stat().st_size for chunk in chunks for path in self._paths(chunk))
 
-    def rows(self, mapping: str) -> Iterator[Rows]:
+    def rows(self, mapping: str, labels: Collection[str] = ()) -> Iterator[Rows]:
         """Yield all rows of a mapping, block by block.
 
-        An id may equal its cardinality: if 0 is padding, as in NVIDIA's SIM, ids start at 1.
+        An id may equal its cardinality: if 0 is padding, as in NVIDIA's SIM, ids start at 1. With several labels, a row
+        may lack some, which become NaN.
         """
         place, chunks = f"{self.path}: source_spec.{mapping}", self.spec.mappings[mapping]
-        streams = [self._blocks(chunk, f"{place}[{number}]") for number, chunk in enumerate(chunks)]
+        streams = [self._blocks(chunk, f"{place}[{number}]", labels) for number, chunk in enumerate(chunks)]
         held: list[_Block | None] = [None] * len(chunks)
         done = 0
         while True:
@@ -120,15 +122,20 @@ class DataSet:
             num_bytes=sum(block.num_bytes for block in blocks),
         )
 
-    def _blocks(self, chunk: Chunk, place: str) -> Iterator["_Block"]:
+    def _blocks(self, chunk: Chunk, place: str, labels: Collection[str]) -> Iterator["_Block"]:
         features = [self.spec[name] for name in chunk.features]
+        masked = labels if len(labels) > 1 else ()
+        wanted = [_with_nan(feature) if feature.name in masked else feature for feature in features]
         read = partial(_tfrecord, files=self._paths(chunk)) if chunk.type == TFRECORD else _READERS[chunk.type]
         for path in self._paths(chunk):
             start = 0
             for num_bytes, table in read(path, features, f"{place}.features"):
-                columns = [_fitted(table[feature.name], feature, path, start) for feature in features]
+                columns = [
+                    _fitted(table[feature.name], feature, path, start, is_label=feature.name in labels)
+                    for feature in wanted
+                ]
                 if len(table):
-                    fitted = pa.table(columns, schema=arrow_schema(features))
+                    fitted = pa.table(columns, schema=arrow_schema(wanted))
                     yield _Block(table=fitted, path=path, start=start, num_bytes=num_bytes)
                 start += len(table)
 
@@ -261,15 +268,23 @@ _READERS: dict[str, _Reader] = {PARQUET: _parquet, CSV: _csv}
 # --- Conversion of values to the spec
 
 
-def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int) -> pa.Array:
+def _with_nan(label: Feature) -> Feature:
+    is_float = np.dtype(label.dtype).kind == "f"
+    return replace(label, dtype=label.dtype if is_float else "float64", null_fill=math.nan)
+
+
+def _fitted(column: pa.ChunkedArray, feature: Feature, path: Path, start: int, *, is_label: bool) -> pa.Array:
     """Validate a column and convert it to the feature's dtype. `start` is its row offset in the file."""
     where, entry = f"{path}: column {feature.name!r}", f"feature_spec.{feature.name}"
     if not arrays.is_numeric(column.type):
         raise SpecError(f"{where} is {column.type}, but {entry}.dtype is {feature.dtype}.")
     if missing := arrays.num_nulls(column):
         if feature.null_fill is None:
-            raise DataError(f"{where} contains {missing:,} nulls. Fill them, or set {entry}.null_fill.")
+            remedy = "Remove these rows" if is_label else f"Fill them, or set {entry}.null_fill"
+            raise DataError(f"{where} contains {missing:,} nulls. {remedy}.")
         try:
+            if is_label:
+                column = column.cast(pa.float64())  # integers cannot hold NaN
             column = arrays.fill_nulls(column, feature.null_fill)
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{where} cannot be filled with {feature.null_fill!r}: {error}.") from None

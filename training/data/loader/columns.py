@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankline.training.data.loader.gather import SLACK, gather_lists, num_values
-from rankline.workflows.schema.feature_spec import Feature
+from rankline.workflows.schema.feature_spec import Feature, FeatureSpec
 from rankline.workflows.schema.ragged import Ragged, empty, flat_of_arrow, offsets_of
 
 Array = npt.NDArray[Any]
@@ -28,6 +28,15 @@ def arrow_type(feature: Feature) -> pa.DataType:
 
 def arrow_schema(features: Iterable[Feature]) -> pa.Schema:
     return pa.schema((f.name, pa.list_(arrow_type(f)) if f.is_list else arrow_type(f)) for f in features)
+
+
+def null_fills(spec: FeatureSpec) -> dict[str, float]:
+    """Return the value that replaces nulls in each column that may have them.
+
+    With several labels a row may lack some, and NaN marks a missing label.
+    """
+    filled = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
+    return filled | {label.name: math.nan for label in spec.labels if len(spec.labels) > 1}
 
 
 def is_numeric(kind: pa.DataType) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tensorflow as tf
 
-from rankline.training.data.loader.columns import arrow_schema, arrow_type
+from rankline.training.data.loader.columns import arrow_schema, arrow_type, null_fills
 from rankline.training.data.loader.stream import Batch, BatchStream, check_any_batch, check_reading
 from rankline.training.data.loader.tensorflow import limit_tensorflow_memory
 from rankline.workflows.core.errors import ConfigError, DataError
@@ -65,7 +65,7 @@ def write_tfrecords(
     names = [feature.name for feature in spec.features]
     batch_size = max(1, _BLOCK_ROWS // prebatch) * prebatch
     cardinalities = {feature.name: feature.cardinality for feature in spec.features if feature.cardinality}
-    fills = {feature.name: feature.null_fill for feature in spec.features if feature.null_fill is not None}
+    fills = null_fills(spec)
     streams = [
         BatchStream([path], names, batch_size=batch_size, shuffle=False, cardinalities=cardinalities, fill_nulls=fills)
         for path in files

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from rankline.api.verbs import export
 from rankline.cli.data import convert_command, import_command
 from rankline.cli.main import app
+from rankline.recipes.workspace import workspace_of
 from rankline.serving.importers.input_binding import Input
 from rankline.workflows.core.errors import ConfigError, SpecError
 from rankline.workflows.preprocess.prepared_data import KIND, PreparedData
@@ -248,6 +249,14 @@ def test_import_recognizes_channels_of_any_name_by_their_contents(tmp_path: Path
     }  # fmt: skip
     heldout = data.heldout().to_pydict()
     assert (heldout["user_id"], heldout["item_id"], heldout["label"]) == ([0, 3], [0, 2], [1, 0])
+
+
+def test_data_is_imported_for_a_recipe_file_under_another_name(tmp_path: Path, mine: Path) -> None:
+    recipe = tmp_path / "shop.yaml"
+    recipe.write_text("name: shop\ndata: {files: [a.csv]}\ncolumns: {x: {}}\nlabels: {label: {}}\n")
+    output = output_of("import", recipe, mine, "--name", "churn", "--work-dir", tmp_path / "work")
+    assert f"rankline train churn={recipe}" in "".join(output.splitlines())
+    PreparedData.load(workspace_of(f"churn={recipe}", tmp_path / "work").prepared)
 
 
 @pytest.mark.parametrize(

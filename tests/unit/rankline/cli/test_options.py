@@ -263,6 +263,11 @@ def test_only_recipes_that_generate_rows_offer_their_number(
     assert [flag for flag in flags if flag in text_of(verb, "movielens")] == [*flags]
 
 
+@pytest.mark.parametrize("verb", ["register", "promote"])
+def test_short_help_says_which_version_is_the_default(verb: str) -> None:
+    assert ", by default the newest" in invoke(verb, "--help").output
+
+
 def test_short_help_says_how_to_see_the_rest() -> None:
     text = invoke("run", "movielens", "--help").output
     assert " run movielens --help-all" in text

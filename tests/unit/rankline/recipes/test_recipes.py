@@ -86,6 +86,13 @@ def test_recipe_may_have_a_name_of_its_own() -> None:
         recipe_named("churn=movielense")
 
 
+def test_recipe_file_may_have_a_name_of_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    own = recipe_named(f"churn={path}")
+    assert (own.name, own.file) == ("churn", path)
+    assert recipe_named(str(path.rename(tmp_path / "a=b.yaml"))).name == "shop"
+
+
 def test_run_is_named_by_what_differs_from_the_recipe() -> None:
     recipe = recipe_named("movielens")
     assert recipe.run_name == "mlp, seed 0"
@@ -244,6 +251,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "a typo in a value": (_replaced("role: numeric", "role: numerical"), "line 6: columns.price.role is 'numerical'"),
     "a model for histories": (_replaced("name: dlrm", "name: din"), "line 15: model 'din' requires a dataset"),
     "a model's typo": (_replaced("top_mlp", "top_mpl"), "line 15: unknown key 'top_mpl' in model"),
+    "a key of another section": (_replaced("epochs: 2", "top_mlp: [2]"), "seed. It is a key of model."),
+    "a key of a section": (WHOLE + "frequency_threshold: 3\n", "serving. It is a key of prepare."),
+    "a model's key in the wrong place": (_replaced("valid_share: 0.1", "model: mlp"), "Expected split, "),
     "a text for a number": (_replaced("epochs: 2", "epochs: two"), "line 16: training.epochs is 'two', expected a"),
     "one for a list": (_replaced("[rows.csv, more/*.csv]", "rows.csv"), "line 3: data.files is 'rows.csv', expected"),
     "out of range": (_replaced("valid_share: 0.1", "valid_share: 2"), "line 13: rows: valid_share is 2.0, expected a"),

@@ -16,8 +16,10 @@ from rankline.runs.summary import find_report, find_run
 from rankline.serving.loadtest.report.report import BenchmarkReport
 from rankline.serving.loadtest.runs import Load
 from rankline.training.distributed.communicator import Array
+from rankline.training.evaluation.validation_scores import ValidationScores
 from rankline.workflows.core.errors import ArtifactError, ConfigError
 from rankline.workflows.page.page import Page
+from rankline.workflows.schema.targets import Head
 from tests.factories.pages import ParsedPage
 from tests.factories.reports import ALONE, report_of, result_of
 from tests.unit.rankline.conftest import Store
@@ -144,6 +146,15 @@ def test_terminal_page_and_json_say_the_same(store: Store) -> None:
     for title in ("ROC", "Latency", "Speed", "What differs"):
         assert title in page
     assert len(source) < 150_000
+
+
+def test_page_tells_several_labels_apart(store: Store) -> None:
+    found = compared(store, (LABELS, scores(1.0)), (LABELS, scores(1.2)))
+    labels, both = (np.stack([values, values], axis=1) for values in (LABELS.astype(float), scores(1.0)))
+    scored = ValidationScores(heads=(Head("clicked"), Head("bought")), labels=labels, scores=both)
+    page = comparison_page([replace(found, scored=(scored, scored))])
+    titles = {card.title for section in page.sections for card in section.cards}
+    assert {"clicked: ROC", "bought: ROC"} < titles
 
 
 def test_change_of_speed_whose_interval_includes_none_is_inconclusive(store: Store) -> None:

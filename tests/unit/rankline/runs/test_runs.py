@@ -72,6 +72,15 @@ def test_runs_are_listed_latest_first_of_one_recipe_or_of_all(store: Store) -> N
         runs_in(store.reader, "shoes")
 
 
+def test_runs_of_a_recipe_file_are_those_of_its_name(store: Store, tmp_path: Path) -> None:
+    store.trained("mlp, of a file", {"auc": 0.7})
+    path = tmp_path / "rankline.yaml"
+    path.write_text("name: shop\ndata: {files: [a.csv]}\ncolumns: {x: {}}\nlabels: {y: {}}\n")
+    done = CliRunner().invoke(app, ["runs", str(path), "--work-dir", str(store.root)], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    assert "mlp, of a file" in done.output
+
+
 def test_failed_run_is_listed_with_its_reason(store: Store) -> None:
     run_id = store.trained("mlp", {}, failure="the loss is NaN")
     assert find_run(store.reader, run_id).failure == ""  # resumed, and then finished

@@ -342,7 +342,7 @@ def test_undefined_scores_are_compared_in_given_rows_only(tmp_path: Path) -> Non
     workflow = fitted(lambda: ["words"] >> ops.Categorify(), MIXED, tmp_path)
     plan, filled = compile_workflow(workflow), pa.table({"words": [["a"], ["a", "b"]]})
     check_parity(workflow, plan, Averages(Path()), filled)
-    with pytest.raises(ParityError, match="is nan offline but 0.5 when served. The model computes with NaN"):
+    with pytest.raises(ParityError, match="is nan offline but 0.5 when served.* The model computes with NaN"):
         check_parity(workflow, plan, Averages(Path()), pa.table({"words": [["a"], []]}))
 
 

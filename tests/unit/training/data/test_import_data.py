@@ -11,6 +11,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rankline.training.data.convert import convert
 from rankline.training.data.import_data import import_data, trimmed
 from rankline.training.data.spec_files import Rows
 from rankline.workflows.compiler.compile import compile_workflow
@@ -251,6 +252,50 @@ def test_import_data_names_unusable_channels(tmp_path: Path, old: str, new: str,
     with pytest.raises(SpecError, match=rf"feature_spec\.yaml: .*{message}"):
         import_data(general(tmp_path / "mine", GENERAL.replace(old, new)), tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+SEVERAL = (
+    GENERAL.replace("  label:", "  spend: {dtype: torch.int8}\n  label:")
+    .replace("unused, label]", "unused, spend, label]")
+    .replace("label, user_gender", "spend, label, user_gender")
+    .replace("label: [label]}", "label: [spend, label]}\nmetadata: {heads: [{column: spend, task: regression}, "
+             "{column: label}]}")
+)  # fmt: skip
+SEVERAL_FILES = {
+    "b": "3,-4\n1,5\n",
+    "c": "5,1 2,7,3,0\n2655,,7,,1\n6,,7,5,\n",
+    "d": "4,9,2,1,2,57,7\n9,9,,0,1,0,7\n7,7,4,,0,1,7\n",
+}
+
+
+def test_missing_labels_among_several_become_nan(tmp_path: Path) -> None:
+    data = import_data(general(tmp_path / "mine", SEVERAL, **SEVERAL_FILES), tmp_path / "data")
+    train, nan = rows_of(data, "train"), np.nan
+    np.testing.assert_array_equal(train["spend"], [3, nan, 5])
+    np.testing.assert_array_equal(train["label"], [0, 1, nan])
+    np.testing.assert_array_equal(data.heldout()["spend"], [2, nan, 4])
+
+
+@pytest.mark.parametrize("to", ["parquet", "tfrecord"])
+def test_converted_data_with_missing_labels_is_imported_unchanged(tmp_path: Path, to: str) -> None:
+    data = import_data(general(tmp_path / "mine", SEVERAL, **SEVERAL_FILES), tmp_path / "data")
+    if to == "tfrecord":
+        copied = import_data(convert(data.path, tmp_path / "records", to, prebatch=2).path, tmp_path / "copy")
+    else:
+        for path in data.path.glob("*/part*.parquet"):  # as `rankline prepare` writes them
+            table = pq.read_table(path)
+            nulls = pa.array(table["spend"].to_numpy(), from_pandas=True)
+            pq.write_table(table.set_column(table.column_names.index("spend"), "spend", nulls), path)
+        copied = import_data(data.path, tmp_path / "copy")
+    np.testing.assert_array_equal(rows_of(copied, "train")["spend"], [3, np.nan, 5])
+
+
+def test_label_is_never_filled(tmp_path: Path) -> None:
+    filled = GENERAL.replace("label: {dtype: torch.float32}", "label: {dtype: torch.float32, null_fill: 0}")
+    with pytest.raises(SpecError, match=r"feature_spec\.label has null_fill, but a missing label must not be filled"):
+        import_data(general(tmp_path / "filled", filled), tmp_path / "data")
+    with pytest.raises(DataError, match=r"'label' contains 1 nulls\. Remove these rows\."):
+        import_data(general(tmp_path / "missing", c="5,1,7,0\n1,,7,\n"), tmp_path / "data")
 
 
 @pytest.mark.parametrize(

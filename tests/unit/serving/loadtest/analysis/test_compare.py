@@ -1,5 +1,7 @@
 import json
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankline.serving.loadtest.compare import Difference, compare
+from rankline.serving.loadtest.compare import Difference, check_comparable, compare
+from rankline.serving.loadtest.config import LoadConfig
 from rankline.serving.loadtest.report.report import BenchmarkReport, LoadResult
 from rankline.serving.loadtest.runs import Load, SearchResult
 from rankline.serving.loadtest.stats.percentiles import Estimate
@@ -108,6 +111,44 @@ def test_compare_names_loads_of_one_report() -> None:
         compare(BASE, report(result(open_loop)), 0.1)
     with pytest.raises(ConfigError, match=r"maximum regression is -0\.1"):
         compare(BASE, BASE, -0.1)
+
+
+OPEN = Load(batch_size=4, rate_per_s=250.0, arrivals="poisson")
+
+
+@pytest.mark.parametrize(
+    ("load", "batch_sizes", "config", "is_comparable"),
+    [
+        (ONE, [1, 4], LoadConfig(concurrency=(1, 8)), True),
+        (ONE, [4], LoadConfig(), False),
+        (ONE, [1], LoadConfig(concurrency=(8,)), False),
+        (ONE, [1], LoadConfig(rate=(250,)), False),
+        (ONE, [1], LoadConfig(slo="p99=10ms"), False),
+        (OPEN, [4], LoadConfig(rate=(250, 500)), True),
+        (OPEN, [4], LoadConfig(rate=(250,), arrivals="constant"), False),
+        (OPEN, [4], LoadConfig(rate=(500,)), False),
+        (OPEN, [4], LoadConfig(), False),
+        (replace(OPEN, arrivals="times.csv"), [4], LoadConfig(arrivals="times.csv"), True),
+    ],
+)
+def test_loads_are_compared_before_measuring(
+    load: Load, batch_sizes: list[int], config: LoadConfig, is_comparable: bool
+) -> None:
+    with nullcontext() if is_comparable else pytest.raises(ConfigError, match="has no load in common with the earlier"):
+        check_comparable(report(result(load)), batch_sizes, config)
+
+
+def test_targets_of_searches_are_compared_before_measuring() -> None:
+    search = SearchResult(rate_per_s=1000, failed_per_s=1050, num_probes=9)
+    earlier = report(*BASE.bench, slo="p99=10ms", searches={1: search})
+    check_comparable(earlier, [1, 2], LoadConfig(slo="p99=10ms"))
+    for batch_sizes, config in (
+        ([2], LoadConfig(slo="p99=10ms")),
+        ([1], LoadConfig(slo="p99=9ms")),
+        ([1], LoadConfig()),
+    ):
+        with pytest.raises(ConfigError, match="whose loads are 1 row, p99=10ms"):
+            check_comparable(earlier, batch_sizes, config)
 
 
 def test_compare_of_searches_is_by_their_highest_rate() -> None:
