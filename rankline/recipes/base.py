@@ -11,6 +11,7 @@ from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.preprocess import EncodingConfig, RowsConfig
 from rankline.workflows.preprocess.config import PrepareConfig
 from rankline.workflows.preprocess.dataset import Dataset
+from rankline.workflows.storage.artifacts import CALLED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,8 @@ class Recipe:
 
     @property
     def called(self) -> str:
-        """The argument that selects this recipe on the command line: its name, or the path of its file."""
-        return self.name if self.file is None else str(self.file)
+        """The argument that selects this recipe on the command line, as the user passed it."""
+        return CALLED.get(self.name, self.name)
 
     @property
     def run_name(self) -> str:

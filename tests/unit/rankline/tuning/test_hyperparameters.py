@@ -29,6 +29,7 @@ from rankline.tuning.hyperparameters import Tuned, tune
 from rankline.tuning.search_space import OneOf, Range, search_space
 from rankline.workflows.core.errors import ConfigError, RanklineError
 from rankline.workflows.preprocess.prepared_data import PreparedData
+from rankline.workflows.storage.artifacts import CALLED
 from tests.factories.recorders import ProgressRecord
 from tests.factories.training.ratings import make_prepared
 
@@ -119,9 +120,10 @@ def test_choices_that_won_are_those_of_the_best_trial(workplace: Workplace, tune
     assert json.loads((workplace.journal.parent / "tuned.json").read_text())["command"] == tuned.command
 
 
-def test_command_trains_with_all_options_of_the_search(workplace: Workplace) -> None:
+def test_command_trains_with_all_options_of_the_search(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     file = workplace.tracking.directory / "my recipe.yaml"
-    recipe = replace(workplace.recipe, file=file, unchanged=replace(TRAIN, model=DLRMConfig(), epochs=5))
+    monkeypatch.setitem(CALLED, workplace.recipe.name, str(file))
+    recipe = replace(workplace.recipe, unchanged=replace(TRAIN, model=DLRMConfig(), epochs=5))
     tuned = replace(workplace, recipe=recipe).tune(1, train=replace(TRAIN, batch_size=32))
     options = "--model mlp --batch-size 32 --epochs 2 --hidden 8"
     assert tuned.command == f"rankline train '{file}' {options} --work-dir {file.parent}"
