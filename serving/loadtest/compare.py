@@ -147,19 +147,12 @@ def compare(before: BenchmarkReport, after: BenchmarkReport, max_regression: flo
 
 def check_comparable(before: BenchmarkReport, batch_sizes: Sequence[int], config: LoadConfig) -> None:
     """Raise ConfigError if a benchmark would have no load in common with an earlier report."""
-    searched = {_search_name(batch_size, config.slo) for batch_size in batch_sizes if config.slo}
-
-    def is_measured(load: Load | str) -> bool:
-        if isinstance(load, str) or config.slo or load.batch_size not in batch_sizes:
-            return load in searched
-        if config.is_closed_loop:
-            return load.concurrency in config.concurrency
-        return load.arrivals == config.arrivals and (config.is_trace or load.rate_per_s in config.rate)
-
-    if not any(map(is_measured, loads := _loads(before))):
+    earlier = _loads(before)
+    own = [_search_name(size, config.slo) for size in batch_sizes] if config.slo else config.loads(batch_sizes)
+    if not any(load in earlier for load in own):
         raise ConfigError(
-            f"this benchmark has no load in common with the earlier report, whose loads are {_listed(loads)}. Measure "
-            "the same batch sizes, concurrency and rates."
+            f"this benchmark has no load in common with the earlier report, whose loads are {_listed(earlier)}. "
+            "Measure the same batch sizes, concurrency and rates."
         )
 
 

@@ -1,11 +1,13 @@
 """Configuration of a load test."""
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rankline.serving.loadtest.generator.arrivals import Arrivals, ConstantArrivals, PoissonArrivals, TraceArrivals
 from rankline.serving.loadtest.generator.transport import TRANSPORTS
+from rankline.serving.loadtest.runs import Load
 from rankline.serving.loadtest.stats.metrics import METRICS
 from rankline.workflows.core.errors import ConfigError
 from rankline.workflows.core.validation import check_choice
@@ -149,6 +151,17 @@ class LoadConfig:
     @property
     def is_closed_loop(self) -> bool:
         return not (self.rate or self.slo or self.is_trace)
+
+    def loads(self, batch_sizes: Sequence[int]) -> Iterator[Load]:
+        """Yield the loads that a benchmark measures, if it does not search for rates."""
+        rates = [self.arrivals_at(0).rate_per_s] if self.is_trace else self.rate
+        for batch_size in batch_sizes:
+            if rates:
+                for rate_per_s in rates:
+                    yield Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=self.arrivals)
+            else:
+                for concurrency in self.concurrency:
+                    yield Load(batch_size=batch_size, concurrency=concurrency)
 
     def arrivals_at(self, rate_per_s: float) -> Arrivals:
         """Return the request schedule for a rate. A trace has its own timing and ignores the rate.

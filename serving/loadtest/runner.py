@@ -6,7 +6,7 @@ This module determines the loads and their order; `measurement` measures a singl
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ class _Program:
                 for batch_size in batch_sizes:
                     self._search(bench, batch_size, Slo.parse(self._config.slo))
                 return
-            loads = list(_loads(batch_sizes, self._config))
+            loads = list(self._config.loads(batch_sizes))
             for number, load in enumerate(loads, 1):
                 self._keep(bench.measure(load, self._config), number, len(loads))
         except _CutShortError:
@@ -182,20 +182,6 @@ class _Program:
 
 class _CutShortError(Exception):
     pass
-
-
-def _loads(batch_sizes: Sequence[int], config: LoadConfig) -> Iterator[Load]:
-    rates: Sequence[float] = config.rate
-    if config.is_trace:
-        trace = config.arrivals_at(0)
-        rates = [trace.rate_per_s]
-    for batch_size in batch_sizes:
-        if rates:
-            for rate_per_s in rates:
-                yield Load(batch_size=batch_size, rate_per_s=rate_per_s, arrivals=config.arrivals)
-        else:
-            for concurrency in config.concurrency:
-                yield Load(batch_size=batch_size, concurrency=concurrency)
 
 
 def _note(result: LoadResult) -> str:

@@ -128,7 +128,6 @@ OPEN = Load(batch_size=4, rate_per_s=250.0, arrivals="poisson")
         (OPEN, [4], LoadConfig(rate=(250,), arrivals="constant"), False),
         (OPEN, [4], LoadConfig(rate=(500,)), False),
         (OPEN, [4], LoadConfig(), False),
-        (replace(OPEN, arrivals="times.csv"), [4], LoadConfig(arrivals="times.csv"), True),
     ],
 )
 def test_loads_are_compared_before_measuring(
@@ -136,6 +135,17 @@ def test_loads_are_compared_before_measuring(
 ) -> None:
     with nullcontext() if is_comparable else pytest.raises(ConfigError, match="has no load in common with the earlier"):
         check_comparable(report(result(load)), batch_sizes, config)
+
+
+def test_schedule_is_compared_before_measuring(tmp_path: Path) -> None:
+    times = tmp_path / "times.csv"
+    times.write_text("0\n0.5\n1\n")
+    config = LoadConfig(arrivals=str(times))
+    (load,) = config.loads([4])
+    check_comparable(report(result(load)), [4], config)
+    assert load.rate_per_s is not None
+    with pytest.raises(ConfigError, match="has no load in common with the earlier"):
+        check_comparable(report(result(replace(load, rate_per_s=2 * load.rate_per_s))), [4], config)
 
 
 def test_targets_of_searches_are_compared_before_measuring() -> None:
