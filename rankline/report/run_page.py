@@ -16,6 +16,7 @@ from rankline.serving.loadtest.summary import checked, conclusion, rows_in_words
 from rankline.training.evaluation import METRICS, Objective, metric_names, objective_of
 from rankline.training.evaluation.cards import learning_curve, quality_cards
 from rankline.training.evaluation.confidence import LEVEL, standard_error
+from rankline.training.models.auto import left_out
 from rankline.training.tracking import rankline_version
 from rankline.workflows.core.formatting import local_time, quality_figure
 from rankline.workflows.page.charts import Interval, Points, forest, plain
@@ -370,7 +371,6 @@ def _forest(parts: Sequence[Part], whole: Part, objective: Objective) -> Markup:
 def _compared(compared: Mapping[str, Any]) -> Card:
     """Draw the models that `auto` compared, with the spread of their scores over the folds."""
     done = [one for one in compared["candidates"] if not one["problem"]]
-    left_out = [f"{one['name']} was left out: {one['problem']}." for one in compared["candidates"] if one["problem"]]
     intervals = []
     for one in done:
         share = f", {one['weight']:.0%} of the model" if one["weight"] else ""
@@ -381,7 +381,7 @@ def _compared(compared: Mapping[str, Any]) -> Card:
                 name=one["name"], value=one["score"], low=low, high=high, text=text, color=0 if one["weight"] else 4
             )
         )
-    note = " ".join([f"Chosen: {compared['reason']}.", *left_out])
+    note = " ".join(f"{sentence}." for sentence in (f"Chosen: {compared['reason']}", *left_out(compared)))
     chart = forest(intervals, zero=None, label="Models compared", text=quality_figure) if intervals else ""
     return Card(title="Models compared", note=note, content=chart)
 

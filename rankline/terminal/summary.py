@@ -11,6 +11,7 @@ from rankline.serving.loadtest.summary import checked
 from rankline.terminal.commands import command
 from rankline.terminal.console import heading, plain_table, print_table, show
 from rankline.training.evaluation import METRICS, objective_of
+from rankline.training.models.auto import left_out
 from rankline.workflows.core.formatting import local_time, quality_figure
 
 if TYPE_CHECKING:
@@ -77,11 +78,7 @@ def print_comparison(trained: "TrainedModel", console: Console) -> None:
 
 
 def _left_out(compared: Mapping[str, Any]) -> list[str]:
-    return [
-        f"[dim]{one['name']} was left out: {escape(one['problem'])}[/]"
-        for one in compared["candidates"]
-        if one["problem"]
-    ]
+    return [f"[dim]{escape(line)}[/]" for line in left_out(compared)]
 
 
 def next_commands(result: "RunResult") -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from rankline.training.evaluation import key_figures, try_metrics
 from rankline.training.evaluation.scored_rows import FirstRows
 from rankline.training.evaluation.validation_scores import FOLDER, ValidationScores
 from rankline.training.models import check_memory, check_rows
+from rankline.training.models.auto import left_out
 from rankline.training.models.frameworks import Framework
 from rankline.training.run.checkpoint import (
     CHANGEABLE_ON_RESUME,
@@ -423,8 +424,7 @@ def _log_compared(log: RunLog, compared: Mapping[str, Any]) -> None:
         figures = {compared["metric"]: one["score"], "spread": one["spread"], "weight": one["weight"]}
         metrics = {f"compared_{one['name']}_{name}": value for name, value in figures.items() if value is not None}
         log.log_metrics(metrics, step=1)
-    left_out = [f"{one['name']} was left out: {one['problem']}" for one in compared["candidates"] if one["problem"]]
-    log.note("; ".join([compared["reason"], *left_out]) + ".")
+    log.note("; ".join([compared["reason"], *left_out(compared)]) + ".")
 
 
 def _num_parameters(trainer: Trainer) -> dict[str, int]:

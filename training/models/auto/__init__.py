@@ -1,8 +1,9 @@
 """Models for a table of numbers and categories that learn all rows at once, and the choice among them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rankline.training.models.config import MAX_UNITS, ModelConfig
 from rankline.training.models.frameworks import PORTFOLIO, Framework
@@ -12,6 +13,11 @@ from rankline.workflows.schema.targets import TASKS
 
 LINEAR, LIGHTGBM, CATBOOST, REALMLP = LEARNERS = ("linear", "lightgbm", "catboost", "realmlp")
 _USUAL_S, _USUAL_VALUES = 60.0, 1e6
+
+
+def left_out(compared: Mapping[str, Any]) -> list[str]:
+    """Say which models were left out of a comparison, as stored under `compared` in a model's manifest, and why."""
+    return [f"{one['name']} was left out: {one['problem']}" for one in compared["candidates"] if one["problem"]]
 
 
 @dataclass(frozen=True, kw_only=True)
