@@ -118,7 +118,11 @@ def analyze(prepared: "PreparedData", rows: pa.Table, labels: Array, scores: Arr
     )
     inputs = [name for name in prepared.inputs if name in rows.column_names]
     losses = _losses(heads, rows.select(inputs), inputs[:_MAX_COLUMNS], labels, predict)
-    columns = [_column(name, _role(prepared, name), rows[name], losses.get(name)) for name in inputs[:_MAX_COLUMNS]]
+    features = safe_names(prepared.inputs)
+    columns = [
+        _column(name, _role(prepared, name, features[name]), rows[name], losses.get(name))
+        for name in inputs[:_MAX_COLUMNS]
+    ]
     columns.sort(key=lambda column: -(column.loss if column.loss is not None else -math.inf))
     single = heads[0] if len(heads) == 1 else None
     encoded = prepared.encoded(MAX_ROWS) if single else None
@@ -175,12 +179,12 @@ def _column(name: str, role: str, values: pa.ChunkedArray, loss: float | None) -
     return Column(name=name, role=role, num_distinct=distinct, share_missing=missing / max(len(values), 1), loss=loss)
 
 
-def _role(prepared: "PreparedData", name: str) -> str:
+def _role(prepared: "PreparedData", name: str, own: str) -> str:
+    """Describe a raw column; `own` is the name of its feature if it becomes a single one."""
     metadata = prepared.spec.metadata
     roles = {metadata.history: "history", metadata.item: "item id", metadata.group_by: "user or group id"}
     if name in roles:
         return roles[name]
-    own = safe_names(prepared.inputs)[name]
     for feature in prepared.spec.features:
         if feature.name in (name, own):
             kind = "number" if feature.cardinality is None else "category"

@@ -488,10 +488,11 @@ def transform_offline(workflow: nvt.Workflow, rows: pa.Table) -> pd.DataFrame:
     """
     frame = rows.to_pandas()
     for name, schema in workflow.input_schema.column_schemas.items():
-        if name not in frame:
-            # The type of lists is unknown if those of the first row that the workflow was fitted to are empty.
-            no_lists: list[Any] = [[] for _ in range(len(frame))]
-            frame[name] = no_lists if schema.is_list else np.zeros(len(frame), dtype=schema.dtype.to_numpy)
+        if name not in frame and schema.is_list:
+            # Empty ones, as their type is unknown if the workflow was fitted to rows that begin with an empty list.
+            frame[name] = [[] for _ in range(len(frame))]
+        elif name not in frame:
+            frame[name] = np.zeros(len(frame), dtype=schema.dtype.to_numpy)
     dtypes = {name: schema.dtype.to_numpy for name, schema in workflow.output_schema.column_schemas.items()}
     with quiet_nvtabular(), without_merlin_log(), np.errstate(all="ignore"):
         made: pd.DataFrame = workflow.transform(frame)
