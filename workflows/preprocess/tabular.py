@@ -61,6 +61,7 @@ class TabularPreprocessor:
         self._group = dataset.group or dataset.group_by
         split_by = {"time": dataset.time, "group": self._group}.get(config.split)
         raw.check_columns(dataset.inputs, dataset.name, "inputs")
+        raw.check_columns(_heldout_columns(dataset), dataset.name, "group_by")
         raw.check_columns([split_by] if split_by else [], dataset.name, f"split by {config.split}")
         self._splits: tuple[RawSplit, ...] = ()
         self.dropped: Mapping[str, int] = {}
