@@ -434,7 +434,7 @@ def bench_rows(
 
 
 def _rounding(predict: "Callable[[pa.Table], NDArray[Any]]", rows: "pa.Table", expected: "NDArray[Any]") -> float:
-    """Return the largest difference between a row's score alone and in a batch. It grows if inputs are not scaled."""
+    """Return the largest difference between the score of a row alone and in a batch. Unscaled inputs increase it."""
     alone = [predict(rows.slice(row, 1)) for row in range(min(_NUM_ALONE, len(rows)))]
     return max((float(relative_error(one, expected[[row]]).max()) for row, one in enumerate(alone)), default=0.0)
 

@@ -178,7 +178,7 @@ def import_command(
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name for the artifacts, ensemble and experiment, by default the recipe name."
+            metavar="NAME", help="Name for the artifacts, ensemble and experiment. [default: the recipe's name]"
         ),
     ] = None,
     work_dir: WorkDir = WORK_DIR,

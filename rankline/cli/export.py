@@ -147,7 +147,7 @@ def _renames(pairs: Sequence[str]) -> dict[str, str]:
 def image_command(
     recipe: RecipeName = "movielens",
     *,
-    tag: Annotated[str | None, typer.Option(help="Name of the image, by default rankline-RECIPE:VERSION.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Name of the image. [default: rankline-RECIPE:VERSION]")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Build a self-contained container image that serves the active version.

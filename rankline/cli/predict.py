@@ -53,9 +53,7 @@ def predict_command(
         str | None, typer.Option("--input", metavar="FILE", help='File that contains the rows; "-" is standard input.')
     ] = None,
     format_name: FormatName = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output file, by default standard output.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file. [default: standard output]")] = None,
     repository: Repository = REPOSITORY,
     url: Url = None,
     tls_root: TlsRoot = None,

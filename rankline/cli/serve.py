@@ -24,7 +24,7 @@ def serve_command(
         str | None,
         typer.Argument(
             metavar="[RECIPE]",
-            help="Recipe or ensemble name, by default the model in --follow, or movielens.",
+            help="Recipe or ensemble name. [default: the model in --follow, or movielens]",
             autocompletion=recipes,
         ),
     ] = None,

@@ -31,7 +31,7 @@ def tune_command(
             min=1, help=f"Total number of trials, including those of an interrupted search. [default: {_NUM_TRIALS}]"
         ),
     ] = None,
-    only: Annotated[str, typer.Option(metavar="NAME,NAME…", help="Settings to vary, by default all.")] = "",
+    only: Annotated[str, typer.Option(metavar="NAME,NAME…", help="Settings to vary. [default: all]")] = "",
     slo: Annotated[
         str | None,
         typer.Option(

@@ -81,7 +81,7 @@ def status_command(
 def register_command(
     recipe: RecipeName = "movielens",
     *,
-    version: Annotated[int | None, _number("Version to register, by default the newest.")] = None,
+    version: Annotated[int | None, _number("Version to register. [default: the newest]")] = None,
     work_dir: WorkDir = WORK_DIR,
     repository: Repository = REPOSITORY,
 ) -> None:
@@ -111,7 +111,7 @@ def register_command(
 def promote_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[int | None, _number("Version to activate, by default the newest.")] = None,
+    to: Annotated[int | None, _number("Version to activate. [default: the newest]")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Activate a version that was exported with --no-promote or did not meet --if-better.
@@ -132,7 +132,7 @@ def promote_command(
 def rollback_command(
     recipe: RecipeName = "movielens",
     *,
-    to: Annotated[int | None, _number("Version to roll back to, by default the previous one.")] = None,
+    to: Annotated[int | None, _number("Version to roll back to. [default: the previous one]")] = None,
     repository: Repository = REPOSITORY,
 ) -> None:
     """Activate an earlier version; `rankline serve --watch` switches to it immediately.

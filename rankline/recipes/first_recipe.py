@@ -192,7 +192,7 @@ def _without_useless(guesses: Guesses, config: TableConfig, rows: pa.Table) -> G
 
 
 def _empty_at_first(guesses: Guesses, rows: pa.Table) -> Iterator[str]:
-    """Yield the features without any value in the training rows of a split by time."""
+    """If the rows are split by time, yield the features that have no value in the training rows."""
     if _splits_by_time(guesses):
         order = pc.array_sort_indices(rows[guesses.time], null_placement="at_start")
         oldest = rows.take(order.slice(0, round(len(rows) * (1 - RowsConfig.valid_share))))

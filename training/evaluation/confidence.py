@@ -76,7 +76,7 @@ def difference(
 
 
 def standard_error(added: Array, groups: Array | None = None) -> float:
-    """Return the standard error of the mean contribution per row, or NaN for fewer than two rows.
+    """Return the standard error of a mean of contributions, one per row. It is NaN for fewer than two rows.
 
     The rows of a single group are taken to be independent, since nothing is known about others.
     """

@@ -96,7 +96,7 @@ class Dataset:
     generate: Generator | None = None  # writes synthetic rows with the same schema, if possible
     time: str | None = None  # raw column that orders the rows; None for streamed rows, which are already in order
     group_by: str | None = None  # raw column of the groups, such as users; GAUC needs it among the inputs
-    group: str | None = None  # raw column to split rows by group, if not `group_by`
+    group: str | None = None  # raw column for a split by group; None for `group_by`
     item: str | None = None  # input column with the ids of the catalog's items, if any
     sequence: SequenceColumns | None = None  # the columns to build histories from, if rows are interactions
     archives: Mapping[str, Archive] = field(default_factory=dict)  # name → downloadable archive

@@ -137,9 +137,9 @@ class PreparedData:
         return rows.select([name for name in rows.column_names if name not in apart])
 
     def heldout_groups(self, num_rows: int) -> NDArray[np.int64] | None:
-        """Return a number for the group of each of the first held-out rows, or None if the rows have no groups.
+        """Return the groups of the first `num_rows` held-out rows, as numbers, or None if the rows have no groups.
 
-        A row without a group is a group.
+        Each row whose group is missing counts as a group of its own.
         """
         path, name = self.path / HELDOUT, self.group_by
         if name is None or not path.exists() or name not in open_files(path).schema.names:

@@ -41,7 +41,7 @@ class ByColumn:
         return of_rows
 
     def are_valid(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return a mask of the validation rows. Rows without a time or group are for training."""
+        """Return a mask of the validation rows. Rows whose time or group is missing are training rows."""
         keys = self.keys(rows)
         if self.begin is not None:
             valid: npt.NDArray[np.bool_] = keys >= self.begin

@@ -265,7 +265,7 @@ def test_only_recipes_that_generate_rows_offer_their_number(
 
 @pytest.mark.parametrize("verb", ["register", "promote"])
 def test_short_help_says_which_version_is_the_default(verb: str) -> None:
-    assert ", by default the newest" in invoke(verb, "--help").output
+    assert "[default: the newest]" in invoke(verb, "--help").output
 
 
 def test_short_help_says_how_to_see_the_rest() -> None:
